@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# usage: bench/one_card.sh BUNDLE OUT [PART ...]      parts: walk turns alone split flat learn owners; none: all
+# usage: bench/one_card.sh BUNDLE OUT [PART ...]      parts: walk turns alone split flat learn owners adapters; none: all
 # Figures of run.share_gpu: whole runs whose trainer and rollouter take turns on this host's first GPU, what their parts take
 # alone, and the same runs on a card that they split. By the daemons and benchmarks of an unpacked bundle (scripts/bundle.sh
 # --dir). Weights are random and made here. Prints one JSON object a line as a case ends, also to OUT/results.jsonl; logs and
@@ -26,7 +26,7 @@ fi
 bundle=$(realpath "${words[0]}") || exit 2
 mkdir -p "${words[1]}" && out=$(realpath "${words[1]}") || exit 2
 parts=("${words[@]:2}")
-[ "${#parts[@]}" -gt 0 ] || parts=(walk turns alone split flat learn owners)
+[ "${#parts[@]}" -gt 0 ] || parts=(walk turns alone split flat learn owners adapters)
 . "$bundle/env.sh" || exit 1
 export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 PYTHONUNBUFFERED=1
 
@@ -141,7 +141,7 @@ run_daemons() {
   fi
   shift 3
   mkdir -p "$dir"
-  if [ "$part" = owners ]; then
+  if [ "$part" = owners ] || [ "$case" = 0_5b-mapped ]; then
     # Ends by itself with the daemons.
     python3 "$bundle/bench/card_owners.py" "$dir/run" --seconds "$limit" --before-mib \
       "$(nvidia-smi --id=0 --query-gpu=memory.used --format=csv,noheader,nounits)" > "$dir/owners.json" 2> "$dir/owners.log" &
@@ -212,6 +212,9 @@ for phase in ("prepare", "transfer", "verify", "install", "total"):
         figures[f"sync_{phase}_ms"] = round(statistics.median(values) * 1e3, 2)
 if syncs:
     figures["transport"] = syncs[-1].get("transport")
+    # What each sync brought; a base that is mapped is not sent.
+    for kind in ("full", "lora", "mapped"):
+        figures[f"sync_mib_{kind}"] = [int(row.get(f"bytes_{kind}", 0)) >> 20 for row in (syncs[0], syncs[-1])]
 owners = folder / "owners.json"
 if owners.exists():
     figures["owners"] = (rows(owners) or [{"text": (folder / "owners.log").read_text(errors="replace")[-400:]}])[0]
@@ -289,10 +292,22 @@ part_owners() {
   run_daemons owners split-0.5b 90 "${one_card[@]}" "${shape_0_5b[@]}" "${plain[@]}" "${long[@]}" rollout.gpu_memory=0.5 run.steps=4
 }
 
+# Adapters in turns: the rollouter maps the base that the trainer computes with. The second of each pair receives it in every
+# turn, as nothing is staged on the card. bench/card_owners.py counts the base once.
+part_adapters() {
+  local model
+  for model in 0_5b 1_5b; do
+    local -n shape=shape_$model
+    local lora=(lora.rank=32 train.kl_coef=0.01 rollout.host_kv_memory=8 run.steps=6)
+    run_daemons adapters "$model-mapped" 130 "${turns[@]}" "${shape[@]}" "${plain[@]}" "${long[@]}" "${lora[@]}"
+    run_daemons adapters "$model-sent" 130 "${turns[@]}" "${shape[@]}" "${plain[@]}" "${long[@]}" "${lora[@]}" sync.transport=grpc
+  done
+}
+
 for part in "${parts[@]}"; do
   case $part in
-    walk | turns | alone | split | flat | learn | owners) ;;
-    *) echo "one_card: no part $part; there are walk turns alone split flat learn owners" >&2; exit 2 ;;
+    walk | turns | alone | split | flat | learn | owners | adapters) ;;
+    *) echo "one_card: no part $part; there are walk turns alone split flat learn owners adapters" >&2; exit 2 ;;
   esac
   deadline=$((SECONDS + seconds))
   "part_$part"

@@ -24,6 +24,9 @@ struct MemoryInfo {
 struct LentMemory {
   MemoryInfo info;
   std::vector<FileDescriptor> handles;  // one for each of info.chunks
+  // The connection to the lender, of memory that is lent to one process at a time: the loan lasts until it is closed, so
+  // it stays open as long as the memory is mapped. Else invalid, or of no matter.
+  FileDescriptor loan = {};
 };
 
 using SharedMemory = std::shared_ptr<const LentMemory>;

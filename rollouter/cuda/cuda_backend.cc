@@ -23,12 +23,14 @@
 #include "rollouter/engine/adapter_sets.h"
 #include "rollouter/engine/host_model_runner.h"
 #include "synchronizer/cuda/cuda_shadow_check.h"
+#include "synchronizer/cuda/cuda_shared_base.h"
 
 namespace syncopate::rollouter {
 namespace {
 
 using cuda::ExportedMemory;
 using synchronizer::CudaShadowChecker;
+using synchronizer::CudaSharedBase;
 using synchronizer::RemappableArenas;
 
 // Returns views of the weights at `address`, without ownership.
@@ -76,34 +78,42 @@ class CudaBackend::Arenas : public WeightArenas {
 
   absl::Status Release(bool keep_live) override {
     if (!keep_live) kept_ = cuda::PinnedBuffer();
-    if (bytes() == 0) return absl::OkStatus();
+    if (keep_live && bytes() == 0) return absl::OkStatus();
     if (keep_live) {
       // Allocated before any memory is released, because host memory may not suffice.
-      SYNCOPATE_ASSIGN_OR_RETURN(cuda::PinnedBuffer kept, cuda::PinnedBuffer::Create(set_bytes_));
-      SYNCOPATE_RETURN_IF_ERROR(CopyWeights(device_, kept.data(), live(), set_bytes_, cudaMemcpyDeviceToHost));
+      const int64_t begin = KeptBegin();
+      SYNCOPATE_ASSIGN_OR_RETURN(cuda::PinnedBuffer kept, cuda::PinnedBuffer::Create(set_bytes_ - begin));
+      SYNCOPATE_RETURN_IF_ERROR(
+          CopyWeights(device_, kept.data(), live() + begin, kept.bytes(), cudaMemcpyDeviceToHost));
       kept_ = std::move(kept);
+      kept_begin_ = begin;
     }
-    return ReleaseMemory();
+    return ReleaseMemory(keep_live);
   }
   absl::Status Restore() override {
     if (bytes() > 0) return absl::OkStatus();
-    SYNCOPATE_RETURN_IF_ERROR(RestoreMemory());
-    if (kept_.bytes() == 0) return absl::OkStatus();
-    SYNCOPATE_RETURN_IF_ERROR(
-        CopyWeights(device_, const_cast<char*>(live()), kept_.data(), set_bytes_, cudaMemcpyHostToDevice));
+    const bool keeps = kept_.bytes() > 0;
+    SYNCOPATE_RETURN_IF_ERROR(RestoreMemory(/*with_base=*/keeps && kept_begin_ == 0));
+    if (!keeps) return absl::OkStatus();
+    char* const to = const_cast<char*>(live()) + kept_begin_;
+    SYNCOPATE_RETURN_IF_ERROR(CopyWeights(device_, to, kept_.data(), kept_.bytes(), cudaMemcpyHostToDevice));
     kept_ = cuda::PinnedBuffer();
     return absl::OkStatus();
   }
 
  protected:
-  // Release or allocate the memory of all sets; their addresses stay the same.
-  virtual absl::Status ReleaseMemory() = 0;
-  virtual absl::Status RestoreMemory() = 0;
+  // Release or allocate the memory of all sets; their addresses stay the same. Each does nothing if it is done.
+  virtual absl::Status ReleaseMemory(bool keep_live) = 0;
+  virtual absl::Status RestoreMemory(bool with_base) = 0;
+  // The first byte of the live set that a Release() has to keep on the host: what lies before it stays where it is, or is
+  // not there.
+  virtual int64_t KeptBegin() const { return 0; }
 
  private:
   const int device_;
   const int64_t set_bytes_;
-  cuda::PinnedBuffer kept_;  // the live weights while their memory is released
+  cuda::PinnedBuffer kept_;  // the live weights from kept_begin_ on, while their memory is released
+  int64_t kept_begin_ = 0;
   const model::TransformerWeights weights_;
   const std::unique_ptr<CudaShadowChecker> checker_;
 };
@@ -199,11 +209,11 @@ class CudaBackend::Remapped final : public Arenas {
   }
 
  protected:
-  absl::Status ReleaseMemory() override {
+  absl::Status ReleaseMemory(bool) override {
     MutexLock lock(&mutex_);
     return arenas_->Release();
   }
-  absl::Status RestoreMemory() override {
+  absl::Status RestoreMemory(bool) override {
     MutexLock lock(&mutex_);
     SYNCOPATE_RETURN_IF_ERROR(arenas_->Restore());
     taken_ = exchanged_ = false;
@@ -246,43 +256,44 @@ class CudaBackend::InPlace final : public Arenas {
   }
 
  protected:
-  absl::Status ReleaseMemory() override { return arena_->Release(); }
-  absl::Status RestoreMemory() override { return arena_->Restore(); }
+  absl::Status ReleaseMemory(bool) override { return arena_->Release(); }
+  absl::Status RestoreMemory(bool) override { return arena_->Restore(); }
 
  private:
   const std::unique_ptr<cuda::ReleasableArena> arena_;
 };
 
-// Adapter sets: three address ranges [base | adapters], which all begin with the same memory of the base.
+// Adapter sets: three address ranges [base | adapters], which all begin with the same memory of the base. With `maps_base`
+// that memory may be the trainer's.
 class CudaBackend::Adapted final : public Arenas {
  public:
   static absl::StatusOr<std::unique_ptr<Arenas>> Create(const model::ModelConfig& config, const Manifest& manifest,
-                                                        at::Device device, std::unique_ptr<CudaShadowChecker> checker) {
-    if (manifest.adapters_begin() % Manifest::kMappingBytes != 0) {
+                                                        at::Device device, bool maps_base,
+                                                        std::unique_ptr<CudaShadowChecker> checker) {
+    const int64_t base = manifest.adapters_begin();
+    if (base % Manifest::kMappingBytes != 0) {
       return Error(absl::StatusCode::kInvalidArgument, "BAD_MODEL", "adapters do not begin where memory can be mapped");
     }
-    std::vector<cuda::AddressRange> ranges;
+    SYNCOPATE_ASSIGN_OR_RETURN(auto memory, CudaSharedBase::Create({.device = device.index(),
+                                                                    .ranges = AdapterSets::kSets,
+                                                                    .base_bytes = base,
+                                                                    .rest_bytes = manifest.arena_bytes() - base,
+                                                                    .maps = maps_base}));
     std::vector<model::TransformerWeights> views;
     for (int32_t set = 0; set < AdapterSets::kSets; ++set) {
-      // A block is a multiple of the mapping's granularity, so the whole range is less than one longer.
-      SYNCOPATE_ASSIGN_OR_RETURN(cuda::AddressRange range,
-                                 cuda::AddressRange::Reserve(manifest.arena_bytes() + Manifest::kMappingBytes));
-      views.push_back(ViewsAt(config, manifest, range.data(), device));
-      ranges.push_back(std::move(range));
+      views.push_back(ViewsAt(config, manifest, memory->range(set), device));
     }
     SYNCOPATE_ASSIGN_OR_RETURN(auto copies, cuda::Stream::Create(device.index()));
-    std::unique_ptr<Adapted> arenas(new Adapted(manifest, device.index(), std::move(ranges), std::move(views),
-                                                std::move(copies), std::move(checker)));
-    SYNCOPATE_RETURN_IF_ERROR(arenas->RestoreMemory());
-    return arenas;
+    return std::unique_ptr<Arenas>(new Adapted(manifest, device.index(), maps_base, std::move(memory), std::move(views),
+                                               std::move(copies), std::move(checker)));
   }
 
   char* shadow() override {
     const int32_t set = shadow_;
-    return set == AdapterSets::kNone ? nullptr : ranges_[static_cast<size_t>(set)].data();
+    return set == AdapterSets::kNone ? nullptr : memory_->range(set);
   }
-  const char* live() const override { return ranges_[static_cast<size_t>(live_.load())].data(); }
-  int64_t bytes() const override { return has_memory_ ? base_bytes_ + AdapterSets::kSets * adapter_bytes_ : 0; }
+  const char* live() const override { return memory_->range(live_); }
+  int64_t bytes() const override { return memory_->own_bytes(); }
   const model::TransformerWeights& weights() const override { return views_[static_cast<size_t>(live_.load())]; }
   int32_t adapter_sets() const override { return AdapterSets::kSets; }
   const model::TransformerWeights& weights_of(int32_t set) const override {
@@ -290,6 +301,12 @@ class CudaBackend::Adapted final : public Arenas {
   }
   void ChooseShadow(int32_t set) override { shadow_ = set; }
   int32_t shadow_set() const override { return shadow_; }
+  bool maps_base() const override { return maps_base_; }
+  absl::Status MapBase(synchronizer::LentMemory memory) override {
+    SYNCOPATE_RETURN_IF_ERROR(memory_->Map(std::move(memory)));
+    return ClearRows();  // they may have the adapters of a rollouter that had the base before
+  }
+  absl::Status OwnBase() override { return memory_->Own(); }
 
   // The plans that are under way read other sets, so this waits for none of them.
   absl::Status Exchange(const PolicyVersion&, uint64_t, absl::Duration) override {
@@ -313,103 +330,96 @@ class CudaBackend::Adapted final : public Arenas {
   }
 
  protected:
-  absl::Status ReleaseMemory() override {
-    const cuda::DeviceScope scope(copies_.device());
-    for (cuda::AddressRange& range : ranges_) SYNCOPATE_RETURN_IF_ERROR(range.Unmap());
-    has_memory_ = false;
-    return absl::OkStatus();
-  }
-  absl::Status RestoreMemory() override {
-    const absl::Status mapped = MapAll();
-    if (mapped.ok()) {
-      has_memory_ = true;
-    } else {
-      ReleaseMemory().IgnoreError();  // `mapped` has the error
-    }
-    return mapped;
-  }
+  // A base that is mapped takes no memory of this process: it stays where the live weights are kept.
+  absl::Status ReleaseMemory(bool keep_live) override { return memory_->Release(/*keep_lent=*/keep_live); }
+  absl::Status RestoreMemory(bool with_base) override { return memory_->Restore(with_base); }
+  int64_t KeptBegin() const override { return memory_->owns_base() ? 0 : base_bytes_; }
 
  private:
   struct Rows {
-    const char* from = nullptr;
+    const char* from = nullptr;  // null: zeros
     char* to = nullptr;
     int64_t bytes = 0;
   };
 
-  Adapted(const Manifest& manifest, int device, std::vector<cuda::AddressRange> ranges,
+  Adapted(const Manifest& manifest, int device, bool maps_base, std::unique_ptr<CudaSharedBase> memory,
           std::vector<model::TransformerWeights> views, cuda::Stream copies, std::unique_ptr<CudaShadowChecker> checker)
       : Arenas(device, manifest.arena_bytes(), views.front(), std::move(checker)),
         base_bytes_(manifest.adapters_begin()),
-        adapter_bytes_(manifest.arena_bytes() - manifest.adapters_begin()),
-        ranges_(std::move(ranges)),
+        maps_base_(maps_base),
+        memory_(std::move(memory)),
         views_(std::move(views)),
         base_(model::WithoutAdapters(views_.front())),
         copies_(std::move(copies)) {
     for (const TensorSpec& spec : manifest.tensors()) has_spare_rows_ = has_spare_rows_ || spec.spare_rows > 0;
   }
 
-  // The mappings keep the memory: no block is needed afterwards.
-  absl::Status MapAll() {
-    const int device = copies_.device();
-    const cuda::DeviceScope scope(device);
-    SYNCOPATE_ASSIGN_OR_RETURN(
-        const cuda::GpuMemoryBlock base,
-        cuda::GpuMemoryBlock::Create(device, base_bytes_, /*chunk_bytes=*/0, "the base weights"));
-    SYNCOPATE_CHECK(base.bytes() == base_bytes_);
-    for (cuda::AddressRange& range : ranges_) {
-      SYNCOPATE_ASSIGN_OR_RETURN(
-          const cuda::GpuMemoryBlock adapters,
-          cuda::GpuMemoryBlock::Create(device, adapter_bytes_, /*chunk_bytes=*/0, "an adapter set"));
-      SYNCOPATE_RETURN_IF_ERROR(range.Map(base, device));
-      SYNCOPATE_RETURN_IF_ERROR(range.MapBehind(adapters, device));
-      SYNCOPATE_RETURN_IF_ERROR(cuda::ZeroGpuMemory(device, range.data() + base_bytes_, adapter_bytes_));
+  // Calls `use` with each projection of a set whose adapters the decoder multiplies with at once, and with the rows behind
+  // its weight, of `bytes`, that are the set's.
+  template <typename Use>
+  void ForRows(int32_t set, const Use& use) const {
+    const auto visit = [&use, set](const model::JointLinear& linears) {
+      if (linears.size() != 1) return;  // the decoder takes no such model
+      const model::Linear& linear = linears.front();
+      int64_t bytes = 0;  // of a set
+      for (const model::Adapter& adapter : linear.adapters) bytes += static_cast<int64_t>(adapter.a.nbytes());
+      use(linear, static_cast<char*>(linear.weight.data_ptr()) + linear.weight.nbytes() + set * bytes, bytes);
+    };
+    for (const model::LayerWeights& layer : views_[static_cast<size_t>(set)].layers) {
+      visit(layer.qkv);
+      visit({layer.output});
+      visit(layer.gate_up);
+      if (layer.down.weight.defined()) visit({layer.down});
     }
-    return cuda::ZeroGpuMemory(device, ranges_.front().data(), base_bytes_);
   }
 
   // Puts the A of a set behind the projections that they belong to, where the decoder multiplies with them.
   absl::Status PlaceRows(int32_t set) {
     if (!has_spare_rows_) return absl::OkStatus();
-    std::vector<Rows> rows;
-    const auto place = [&rows, set](const model::JointLinear& linears) {
-      if (linears.size() != 1) return;  // the decoder takes no such model
-      const model::Linear& linear = linears.front();
-      int64_t bytes = 0;  // of a set
-      for (const model::Adapter& adapter : linear.adapters) bytes += static_cast<int64_t>(adapter.a.nbytes());
-      char* to = static_cast<char*>(linear.weight.data_ptr()) + linear.weight.nbytes() + set * bytes;
-      for (const model::Adapter& adapter : linear.adapters) {
-        rows.push_back(
-            {static_cast<const char*>(adapter.a.const_data_ptr()), to, static_cast<int64_t>(adapter.a.nbytes())});
-        to += adapter.a.nbytes();
-      }
-    };
-    for (const model::LayerWeights& layer : views_[static_cast<size_t>(set)].layers) {
-      place(layer.qkv);
-      place({layer.output});
-      place(layer.gate_up);
-      if (layer.down.weight.defined()) place({layer.down});
+    if (!memory_->has_base()) {
+      return Error(absl::StatusCode::kFailedPrecondition, "BASE_LACKING", "there is no base to serve adapters with");
     }
+    std::vector<Rows> rows;
+    ForRows(set, [&rows](const model::Linear& linear, char* to, int64_t) {
+      for (const model::Adapter& adapter : linear.adapters) {
+        const auto bytes = static_cast<int64_t>(adapter.a.nbytes());
+        rows.push_back({static_cast<const char*>(adapter.a.const_data_ptr()), to, bytes});
+        to += bytes;
+      }
+    });
     return Copy(rows, "placing a version's adapters");
+  }
+
+  absl::Status ClearRows() {
+    if (!has_spare_rows_) return absl::OkStatus();
+    std::vector<Rows> rows;
+    for (int32_t set = 0; set < AdapterSets::kSets; ++set) {
+      ForRows(set, [&rows](const model::Linear&, char* to, int64_t bytes) {
+        if (bytes > 0) rows.push_back({nullptr, to, bytes});
+      });
+    }
+    return Copy(rows, "clearing the rows of adapters");
   }
 
   absl::Status Copy(const std::vector<Rows>& all, const char* what) const {
     const cuda::DeviceScope scope(copies_.device());
     for (const Rows& rows : all) {
+      const auto bytes = static_cast<size_t>(rows.bytes);
       SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(
-          cudaMemcpyAsync(rows.to, rows.from, static_cast<size_t>(rows.bytes), cudaMemcpyDeviceToDevice, copies_.get()),
+          rows.from == nullptr ? cudaMemsetAsync(rows.to, 0, bytes, copies_.get())
+                               : cudaMemcpyAsync(rows.to, rows.from, bytes, cudaMemcpyDeviceToDevice, copies_.get()),
           what));
     }
     return cuda::CudaStatus(cudaStreamSynchronize(copies_.get()), what);
   }
 
   const int64_t base_bytes_;
-  const int64_t adapter_bytes_;
-  std::vector<cuda::AddressRange> ranges_;              // by set
+  const bool maps_base_;
+  const std::unique_ptr<CudaSharedBase> memory_;
   const std::vector<model::TransformerWeights> views_;  // by set
   const model::TransformerWeights base_;
   const cuda::Stream copies_;
   bool has_spare_rows_ = false;
-  std::atomic<bool> has_memory_ = false;
   std::atomic<int32_t> live_ = 0;
   std::atomic<int32_t> shadow_ = 1;
 };
@@ -427,8 +437,9 @@ absl::StatusOr<std::shared_ptr<CudaBackend>> CudaBackend::Create(const model::Mo
   SYNCOPATE_ASSIGN_OR_RETURN(auto checker, CudaShadowChecker::Create({.device = device}));
   std::unique_ptr<Arenas> arenas;
   if (manifest.adapters_begin() < manifest.arena_bytes()) {
+    const bool maps_base = install == CudaInstall::kMappedBase;
     install = CudaInstall::kRemap;  // adapter sets have no second base: nothing is lent to one
-    SYNCOPATE_ASSIGN_OR_RETURN(arenas, Adapted::Create(config, manifest, place, std::move(checker)));
+    SYNCOPATE_ASSIGN_OR_RETURN(arenas, Adapted::Create(config, manifest, place, maps_base, std::move(checker)));
   } else if (install != CudaInstall::kInPlace) {
     const bool has_second = install == CudaInstall::kRemap;
     SYNCOPATE_ASSIGN_OR_RETURN(

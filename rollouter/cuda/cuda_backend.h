@@ -15,7 +15,8 @@ class NcclDeviceRanks;
 
 // The backend for one GPU, in float32 or bfloat16. Weights are in CUDA virtual memory at addresses that never change.
 // With two weight sets an install exchanges the memory behind the addresses; with one weight set it exchanges nothing.
-// A model with adapters has adapter sets, whatever install is asked for, and lends no shadow.
+// A model with adapters has adapter sets, whatever install is asked for, and lends no shadow; with kMappedBase their base
+// may be the trainer's memory.
 class CudaBackend final : public EngineBackend {
  public:
   // Allocates the weight sets: two with kRemap, one with kInPlace; with kBorrowed and kAuto the live one, and MakeRunner()

@@ -25,12 +25,16 @@ enum class CudaInstall {
   // or kRemap, see ChooseKvParts.
   kBorrowed,
   kAuto,
+  // Adapter sets whose base may be memory that a trainer lends, and has memory of its own only once it is received.
+  kMappedBase,
 };
 
 // How much of a GPU's memory an engine may use.
 struct CudaMemoryUse {
-  double share = 0.9;        // of the GPU's memory that may be in use in the end, by all processes
-  int64_t others_bytes = 0;  // of it, for what other processes have there at times, and may not have now
+  double share = 0.9;  // of the GPU's memory that may be in use in the end, by all processes
+  // Of it, for what is there at times and may not be there now: of other processes, and a base that an engine with
+  // kMappedBase may have to receive.
+  int64_t others_bytes = 0;
 };
 
 struct CudaEngine {

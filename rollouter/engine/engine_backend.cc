@@ -115,10 +115,8 @@ class HostBackend::AdapterArenas final : public WeightArenas {
       : config_(config),
         manifest_(manifest),
         maps_base_(maps_base),
-        memory_(
-            AdapterSets::kSets,
-            {.base = manifest.adapters_begin(), .range = manifest.arena_bytes(), .shared = manifest.adapters_begin()},
-            maps_base ? SharedBaseMemory::Base::kOnDemand : SharedBaseMemory::Base::kAlways) {
+        memory_(AdapterSets::kSets, {.base = manifest.adapters_begin(), .range = manifest.arena_bytes()},
+                maps_base ? SharedBaseMemory::Base::kOnDemand : SharedBaseMemory::Base::kAlways) {
     for (int32_t set = 0; set < AdapterSets::kSets; ++set) {
       const DType dtype = manifest.tensors().front().dtype;
       const at::Tensor arena =

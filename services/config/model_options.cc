@@ -1,5 +1,8 @@
 #include "services/config/model_options.h"
 
+#include <algorithm>
+
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "rollouter/engine/rank_slice.h"
 #include "services/config/ranks.h"
@@ -71,6 +74,23 @@ WeightMemory ChooseWeightMemory(const v1::RunConfig& config, const model::ModelC
   if (install == "borrowed") return WeightMemory::kBorrowed;
   // One rank of several does not borrow.
   return install == "auto" && config.rollout().tensor_parallel() == 1 ? WeightMemory::kAuto : WeightMemory::kTwoSets;
+}
+
+bool MapsBaseOnGpu(const v1::RunConfig& config, const model::ModelConfig& shape) {
+  return ChooseWeightMemory(config, shape) == WeightMemory::kMappedBase && config.sync().transport() != "grpc";
+}
+
+int64_t CountLateGpuBytes(const v1::RunConfig& config, const model::ModelConfig& shape, const Manifest& wire) {
+  if (!config.run().share_gpu() || config.sync().transport() == "grpc") return 0;
+  const int64_t slots = std::max<int64_t>(config.sync().send_slots(), 1);
+  if (!MapsBaseOnGpu(config, shape)) return slots * wire.arena_bytes();
+  const int64_t base = wire.adapters_begin();
+  // The base is lent to one rollouter of the trainer's GPU at a time. Any other one needs a base of its own. "auto" and
+  // "cuda" give each process another GPU.
+  const std::string& device = config.rollout().device();
+  const bool on_trainers_gpu = device == config.train().device() && absl::StartsWith(device, "cuda:");
+  const bool surely_maps = on_trainers_gpu && config.run().rollouters() == 1;
+  return slots * (wire.arena_bytes() - base) + (surely_maps ? 0 : base);
 }
 
 rollouter::EngineLoop::Options MakeEngineOptions(const v1::RunConfig& config, const model::ModelConfig& shape) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "base/manifest.h"
 #include "model/device.h"
 #include "model/model_config.h"
 #include "rollouter/engine/engine_loop.h"
@@ -31,6 +32,15 @@ absl::Status CheckRolloutDevice(const v1::RunConfig& config, const std::string& 
 // is nothing to borrow: versions are small.
 enum class WeightMemory : uint8_t { kTwoSets, kInPlace, kBorrowed, kAuto, kMappedBase };
 WeightMemory ChooseWeightMemory(const v1::RunConfig& config, const model::ModelConfig& shape);
+
+// Whether a rollouter on a GPU may map the base of adapters from the trainer's memory. By grpc alone a trainer stages in host
+// memory, which no rollouter on a GPU maps.
+bool MapsBaseOnGpu(const v1::RunConfig& config, const model::ModelConfig& shape);
+
+// Bytes that are in use on a rollouter's GPU at times, and may not be there when its engine is made: the trainer's send
+// slots, in a run that shares it; and the rollouter's own base of adapters, if it begins without one (MapsBaseOnGpu) and
+// may have to receive it. A base that the trainer lends is there from the trainer's start on, once for both.
+int64_t CountLateGpuBytes(const v1::RunConfig& config, const model::ModelConfig& shape, const Manifest& wire);
 
 // Options of an engine on the CPU; the caller sets the backend of a GPU.
 rollouter::EngineLoop::Options MakeEngineOptions(const v1::RunConfig& config, const model::ModelConfig& shape);

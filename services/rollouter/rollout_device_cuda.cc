@@ -64,9 +64,10 @@ absl::Status AddGrpc(int index, int64_t arena_bytes, std::shared_ptr<const auth:
   return absl::OkStatus();
 }
 
-rollouter::CudaInstall ToCudaInstall(config::WeightMemory memory) {
+rollouter::CudaInstall ToCudaInstall(config::WeightMemory memory, bool maps_base) {
   switch (memory) {
-    case config::WeightMemory::kMappedBase:  // adapter sets, which map no base here
+    case config::WeightMemory::kMappedBase:
+      return maps_base ? rollouter::CudaInstall::kMappedBase : rollouter::CudaInstall::kRemap;
     case config::WeightMemory::kTwoSets:
       return rollouter::CudaInstall::kRemap;
     case config::WeightMemory::kInPlace:
@@ -122,15 +123,13 @@ absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(
   if (part != nullptr) wire = part->slice.manifest;
   // On GPUs FindRolloutPlace() has joined an NcclGroup.
   auto* const ranks = part != nullptr ? static_cast<NcclGroup*>(part->ranks.get()) : nullptr;
-  rollouter::CudaMemoryUse memory{.share = config.rollout().gpu_memory()};
-  // The trainer's send slots are there while weights are received.
-  if (config.run().share_gpu() && config.sync().transport() != "grpc") {
-    memory.others_bytes = std::max<int64_t>(config.sync().send_slots(), 1) * wire.arena_bytes();
-  }
+  const bool maps_base = config::MapsBaseOnGpu(config, shape);
+  const rollouter::CudaMemoryUse memory{.share = config.rollout().gpu_memory(),
+                                        .others_bytes = config::CountLateGpuBytes(config, shape, wire)};
   // Made before the transports, which write to the backend's arenas.
   SYNCOPATE_ASSIGN_OR_RETURN(const rollouter::CudaEngine engine,
                              rollouter::MakeCudaBackend(part != nullptr ? part->slice.config : shape, wire, index,
-                                                        ToCudaInstall(sets), memory, ranks));
+                                                        ToCudaInstall(sets, maps_base), memory, ranks));
   device->backend = engine.backend;
   // A transport that is not available is an error only if the configuration asks for it by name; otherwise the others
   // are used.
@@ -144,7 +143,8 @@ absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(
     SYNCOPATE_RETURN_IF_ERROR(AddGrpc(index, wire.arena_bytes(), std::move(security), device.get()));
   SYNCOPATE_LOG(kInfo, "generates on %s (%s) with %s weights, installed by %s", name, device->facts.gpu_uuid,
                 DTypeName(config::ToWireDType(config)),
-                shape.lora.enabled()                     ? "adapter sets"
+                maps_base                                ? "adapter sets, whose base may be the trainer's memory"
+                : shape.lora.enabled()                   ? "adapter sets"
                 : sets == config::WeightMemory::kInPlace ? "transfer in place"
                                                          : "remap");
   return device;

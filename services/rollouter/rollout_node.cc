@@ -1,12 +1,14 @@
 #include "services/rollouter/rollout_node.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/uuid.h"
 #include "rollouter/engine/readiness.h"
 #include "synchronizer/ipc/base_lending.h"
 
@@ -131,9 +133,12 @@ synchronizer::WeightReceiver::Options ReceiverOptions(const RolloutNode::Options
   receiver.on_arrived = [work](int64_t bytes) { work->CountReceived(bytes); };
   receiver.on_lost = LostListener(options.events, work);
   receiver.on_damaged = std::move(on_damaged);
-  receiver.borrow_base = [fingerprint = manifest.fingerprint()](const std::string& rendezvous, absl::Time deadline,
-                                                                const std::stop_token& stop) {
-    return synchronizer::ipc::BorrowBase(rendezvous, fingerprint, deadline, stop);
+  synchronizer::ipc::Borrower borrower{.device = options.device->facts.gpu_uuid};
+  const std::string random = RandomBytes(sizeof(borrower.id));
+  std::memcpy(&borrower.id, random.data(), random.size());
+  receiver.borrow_base = [fingerprint = manifest.fingerprint(), borrower](
+                             const std::string& rendezvous, absl::Time deadline, const std::stop_token& stop) {
+    return synchronizer::ipc::BorrowBase(rendezvous, fingerprint, borrower, deadline, stop);
   };
   return receiver;
 }

@@ -85,6 +85,12 @@ RunEvent MakeEvent(const synchronizer::SyncRecord& record) {
                   {"result", record.result()},
                   {"bytes", absl::StrCat(record.bytes)}};
   if (!record.detail.empty()) event.fields["detail"] = record.detail;
+  const synchronizer::PayloadBytes& bytes = record.bytes_by_kind;
+  const std::pair<const char*, int64_t> kinds[] = {
+      {"bytes_full", bytes.full}, {"bytes_lora", bytes.lora}, {"bytes_mapped", bytes.mapped}};
+  for (const auto& [name, count] : kinds) {
+    if (count > 0) event.fields[name] = absl::StrCat(count);
+  }
   for (const auto& [stage, seconds] : synchronizer::kStages) {
     event.fields[absl::StrCat(stage, "_seconds")] = absl::StrCat(record.seconds.*seconds);
   }

@@ -79,11 +79,6 @@ absl::StatusOr<std::unique_ptr<trainer::PolicyTrainer>> CreateWithRoom(const v1:
   }
 }
 
-// Whether rollouters that take turns with this trainer map its base weights.
-bool LendsBase(const v1::RunConfig& config, const TrainDevice& device) {
-  return config.run().share_gpu() && config.trainer().world() <= 1 && device.model.shape.lora.enabled();
-}
-
 int CountHostSlots(const v1::RunConfig& config) {
   constexpr int kDefaultSlots = 2;
   return config.sync().send_slots() == 0 ? kDefaultSlots : static_cast<int>(config.sync().send_slots());
@@ -125,6 +120,7 @@ std::string TrainDevice::LendBase() const {
 absl::Status MakePolicy(const v1::RunConfig& config, int64_t send_bytes, TrainDevice* device) {
   SYNCOPATE_ASSIGN_OR_RETURN(auto options, InitialPolicyOptions(config, device->model, device->device));
   options.send_bytes = send_bytes;
+  options.base_memory = device->base_memory;
   const auto world = static_cast<int32_t>(config.trainer().world());
   if (world > 1) device->ranks = std::make_shared<LateRanks>(device->rank, world);
   if (world > 1) options.mesh = *device->ranks;
@@ -152,20 +148,28 @@ void SetStager(std::unique_ptr<trainer::WeightStager> stager, TrainDevice* devic
   device->stager = std::move(group);
 }
 
+bool LendsBase(const v1::RunConfig& config, const TrainDevice& device) {
+  return config.run().share_gpu() && config.trainer().world() <= 1 && device.model.shape.lora.enabled();
+}
+
+void OpenBaseLender(uint64_t fingerprint, TrainDevice* device) {
+  auto lender = synchronizer::ipc::BaseLender::Create(fingerprint);
+  if (lender.ok()) {
+    device->base_lender = *std::move(lender);
+  } else {
+    SYNCOPATE_LOG(kWarning, "the base weights are sent to all rollouters, because they cannot be lent: %s",
+                  lender.status().ToString());
+  }
+}
+
 absl::Status StageOnHost(const v1::RunConfig& config, Manifest wire, TrainDevice* device) {
   const uint64_t fingerprint = wire.fingerprint();
+  // Rollouters on a GPU map no host memory.
+  const bool lends = LendsBase(config, *device) && device->device.total_bytes == 0;
   SYNCOPATE_ASSIGN_OR_RETURN(auto stager,
                              trainer::HostStager::Create(device->policy.get(), std::move(wire), CountHostSlots(config),
-                                                         PartOf(config, *device), LendsBase(config, *device)));
-  if (LendsBase(config, *device)) {
-    auto lender = synchronizer::ipc::BaseLender::Create(fingerprint);
-    if (lender.ok()) {
-      device->base_lender = *std::move(lender);
-    } else {
-      SYNCOPATE_LOG(kWarning, "the base weights are sent to all rollouters, because they cannot be lent: %s",
-                    lender.status().ToString());
-    }
-  }
+                                                         PartOf(config, *device), lends));
+  if (lends) OpenBaseLender(fingerprint, device);
   SetStager(std::move(stager), device);
   return absl::OkStatus();
 }

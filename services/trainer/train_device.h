@@ -16,6 +16,7 @@
 #include "synchronizer/messages.h"
 #include "synchronizer/transport/transport.h"
 #include "syncopate/v1/config.pb.h"
+#include "trainer/actor/base_memory.h"
 #include "trainer/ranks/group_stager.h"
 #include "trainer/ranks/leading_policy.h"
 #include "trainer/staging/weight_stager.h"
@@ -55,6 +56,8 @@ struct TrainDevice {
   config::RunModel model;
   int32_t rank = 0;
   RankDevice device;
+  // Where the policy puts its base of adapters; null: into memory of its own.
+  std::shared_ptr<const trainer::BaseMemory> base_memory;
   std::shared_ptr<LateRanks> ranks;  // the ranks that share the policy; null: only this one
   std::unique_ptr<trainer::PolicyTrainer> policy;
   std::unique_ptr<trainer::LeadingPolicy> leading;  // leads `policy` on all ranks; null but on rank 0 of several
@@ -95,9 +98,14 @@ trainer::StagedPart PartOf(const v1::RunConfig& config, const TrainDevice& devic
 // Makes `stager` the device's, on rank 0 of several in a GroupStager.
 void SetStager(std::unique_ptr<trainer::WeightStager> stager, TrainDevice* device);
 
+// Whether rollouters that take turns with this trainer map its base weights, if its send slots can lend them.
+bool LendsBase(const v1::RunConfig& config, const TrainDevice& device);
+// Makes device->base_lender. If that fails, the base is sent to all, and the log says why.
+void OpenBaseLender(uint64_t fingerprint, TrainDevice* device);
+
 // Stages in host memory, in sync.send_slots slots (by default 2: a reader of the last version continues while the next
-// one is staged), after MakePolicy. A trainer that shares its host with rollouters in turns (run.share_gpu) lends them the
-// base of adapters.
+// one is staged), after MakePolicy. A trainer on the CPU that takes turns with rollouters (run.share_gpu) lends them the base
+// of adapters; one on a GPU stages there what it lends.
 absl::Status StageOnHost(const v1::RunConfig& config, Manifest wire, TrainDevice* device);
 
 // Rank `rank` of a trainer on the CPU, which stages in host memory and offers no transport but "grpc".

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "cuda/cuda_arena.h"
 #include "cuda/device.h"
 #include "cuda/nccl/nccl_comm.h"
 #include "model/cuda/torch_stream.h"
@@ -15,6 +16,7 @@
 #include "synchronizer/ipc/cuda_lending.h"
 #include "synchronizer/ipc/ipc_source.h"
 #include "synchronizer/nccl/nccl_device.h"
+#include "synchronizer/transport/send_arena.h"
 #include "trainer/cuda/cuda_stager.h"
 #include "trainer/cuda/cuda_state_arena.h"
 #include "trainer/staging/weight_stager.h"
@@ -26,15 +28,46 @@ int GetSlots(const v1::RunConfig& config, int otherwise) {
   return config.sync().send_slots() == 0 ? otherwise : static_cast<int>(config.sync().send_slots());
 }
 
+DType GetComputeDType(const v1::RunConfig& config, const TrainDevice& device) {
+  return config::MakePolicyTrainerOptions(config, device.model.shape).compute_dtype.value_or(DType::kBFloat16);
+}
+
+// The memory of the base of adapters that policy and send slots have together; none before there is a policy, which owns
+// it.
+using SharedBase = std::weak_ptr<const cuda::CudaArena>;
+
+// Lets the policy put its base where the send slots lend it, if it can compute with it there; else the result is null.
+absl::StatusOr<std::shared_ptr<SharedBase>> ShareBase(const v1::RunConfig& config, const Manifest& wire, int index,
+                                                      TrainDevice* device) {
+  if (!LendsBase(config, *device) || config.sync().transport() == "grpc") return nullptr;
+  const DType compute = GetComputeDType(config, *device);
+  if (compute != DType::kBFloat16) return nullptr;
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      const synchronizer::SyncPlan plan,
+      trainer::PlanStaging(wire, PartOf(config, *device), trainer::CudaStager::ReadDType(compute, wire)));
+  SYNCOPATE_ASSIGN_OR_RETURN(const Manifest policy, model::MakeManifest(device->model.shape, DType::kFloat32));
+  const int64_t bytes = synchronizer::SendArena::LendableBytes(wire, plan);
+  if (bytes == 0 || !trainer::CanHoldBase(policy, wire)) return nullptr;
+  auto shared = std::make_shared<SharedBase>();
+  const auto allocate = [shared, index, bytes]() -> absl::StatusOr<std::shared_ptr<char>> {
+    SYNCOPATE_ASSIGN_OR_RETURN(const std::shared_ptr<cuda::CudaArena> memory,
+                               cuda::CudaArena::Create(bytes, {.device = index, .what = "the base weights"}));
+    *shared = memory;
+    return std::shared_ptr<char>(memory, memory->data());
+  };
+  device->base_memory = std::make_shared<const trainer::BaseMemory>(trainer::BaseMemory{wire, allocate});
+  return shared;
+}
+
 // The GPU memory for this rank's send slots.
 absl::StatusOr<int64_t> SendBytes(const v1::RunConfig& config, const Manifest& wire, const TrainDevice& device) {
   if (config.sync().transport() == "grpc") return 0;
-  const DType compute =
-      config::MakePolicyTrainerOptions(config, device.model.shape).compute_dtype.value_or(DType::kBFloat16);
+  const DType compute = GetComputeDType(config, device);
   SYNCOPATE_ASSIGN_OR_RETURN(
       const synchronizer::SyncPlan plan,
       trainer::PlanStaging(wire, PartOf(config, device), trainer::CudaStager::ReadDType(compute, wire)));
-  return GetSlots(config, 1) * plan.send_bytes(device.rank);
+  const int64_t shared = LendsBase(config, device) ? synchronizer::SendArena::LendableBytes(wire, plan) : 0;
+  return GetSlots(config, 1) * (plan.send_bytes(device.rank) - shared) + shared;
 }
 
 absl::Status AddIpc(synchronizer::CudaSendArena* arena, TrainDevice* device) {
@@ -64,10 +97,19 @@ absl::Status AddNccl(const v1::RunConfig& config, int index, synchronizer::CudaS
 }
 
 // Stages on the GPU, from which all transports can send.
-absl::Status StageOnGpu(const v1::RunConfig& config, int index, Manifest wire, TrainDevice* device) {
-  SYNCOPATE_ASSIGN_OR_RETURN(auto stager, trainer::CudaStager::Create(device->policy.get(), std::move(wire), index,
-                                                                      GetSlots(config, 1), PartOf(config, *device)));
+absl::Status StageOnGpu(const v1::RunConfig& config, int index, Manifest wire,
+                        std::shared_ptr<const cuda::CudaArena> base, TrainDevice* device) {
+  const uint64_t fingerprint = wire.fingerprint();
+  const bool lends = LendsBase(config, *device);
+  SYNCOPATE_ASSIGN_OR_RETURN(
+      auto stager, trainer::CudaStager::Create(device->policy.get(), std::move(wire), index, GetSlots(config, 1),
+                                               PartOf(config, *device), lends, std::move(base)));
   synchronizer::CudaSendArena* const arena = stager->arena();
+  if (arena->base_bytes() > 0) {
+    OpenBaseLender(fingerprint, device);
+  } else if (lends) {
+    SYNCOPATE_LOG(kWarning, "the base weights are sent to all rollouters: this model's send slots cannot lend them");
+  }
   SetStager(std::move(stager), device);
   device->arena_bytes = device->stager->bytes();
   if (daemon::MayOffer(config, "ipc"))
@@ -119,13 +161,15 @@ absl::StatusOr<TrainDevice> OpenTrainDevice(const v1::RunConfig& config, config:
   if (card != nullptr) daemon::BeginMeasurement(card, device.facts.gpu_uuid, /*own=*/0);
   SYNCOPATE_ASSIGN_OR_RETURN(Manifest wire, config::MakeWireManifest(config, device.model.shape));
   SYNCOPATE_ASSIGN_OR_RETURN(const int64_t send_bytes, SendBytes(config, wire, device));
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::shared_ptr<SharedBase> base, ShareBase(config, wire, index, &device));
   SYNCOPATE_RETURN_IF_ERROR(MakePolicy(config, send_bytes, &device));
   device.offers_grpc = daemon::MayOffer(config, "grpc");
   if (config.sync().transport() == "grpc") {
     // This transport sends through host memory anyway, and without a send arena the GPU has more room.
     SYNCOPATE_RETURN_IF_ERROR(StageOnHost(config, std::move(wire), &device));
   } else {
-    SYNCOPATE_RETURN_IF_ERROR(StageOnGpu(config, index, std::move(wire), &device));
+    SYNCOPATE_RETURN_IF_ERROR(
+        StageOnGpu(config, index, std::move(wire), base == nullptr ? nullptr : base->lock(), &device));
   }
   if (card != nullptr) daemon::EndMeasurement(card, daemon::SumOwners(ListOwnParts(device)));
   SYNCOPATE_LOG(kInfo, "trains on %s (%s), computes in %s, sends %s weights", name, device.facts.gpu_uuid,

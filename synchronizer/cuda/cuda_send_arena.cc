@@ -10,6 +10,7 @@
 #include "cuda/device.h"
 #include "synchronizer/cuda/findings.h"
 #include "synchronizer/superseded.h"
+#include "synchronizer/transport/send_arena.h"
 
 namespace syncopate::synchronizer {
 namespace {
@@ -84,9 +85,10 @@ absl::StatusOr<std::unique_ptr<CudaSendArena>> CudaSendArena::Create(const Manif
   const std::vector<PackOp>& ops = plan.pack(source);
   std::vector<ByteRange> buckets = plan.StagedBuckets(source);
   const StageProgram program = MakeStageProgram(ops, buckets);
-  std::unique_ptr<CudaSendArena> arena(new CudaSendArena(manifest.fingerprint(), plan.send_bytes(source),
-                                                         std::move(buckets), plan.StagedAdapters(manifest, source),
-                                                         GetNumbers(manifest, ops), options));
+  std::unique_ptr<CudaSendArena> arena(
+      new CudaSendArena(manifest.fingerprint(), plan.send_bytes(source),
+                        options.lends_base ? SendArena::LendableBytes(manifest, plan) : 0, std::move(buckets),
+                        plan.StagedAdapters(manifest, source), GetNumbers(manifest, ops), options));
   SYNCOPATE_RETURN_IF_ERROR(arena->Allocate(program, manifest));
   return arena;
 }
@@ -94,6 +96,13 @@ absl::StatusOr<std::unique_ptr<CudaSendArena>> CudaSendArena::Create(const Manif
 absl::Status CudaSendArena::Allocate(const StageProgram& program, const Manifest& manifest) {
   const int device = options_.device;
   cuda::DeviceScope scope(device);
+  if (base_bytes_ > 0 && options_.base != nullptr) {
+    SYNCOPATE_CHECK(options_.base->bytes() == base_bytes_);
+    base_ = options_.base;
+  } else if (base_bytes_ > 0) {
+    SYNCOPATE_ASSIGN_OR_RETURN(base_,
+                               cuda::CudaArena::Create(base_bytes_, {device, /*chunk_bytes=*/0, "the base weights"}));
+  }
   {
     MutexLock lock(&mutex_);
     slots_.resize(options_.slots);
@@ -114,7 +123,9 @@ absl::Status CudaSendArena::Allocate(const StageProgram& program, const Manifest
 absl::StatusOr<std::unique_ptr<cuda::CudaArena>> CudaSendArena::MakeSlotMemory() const {
   // A rank that sends nothing still needs an address that peers can ask for.
   const int64_t bytes = std::max<int64_t>(send_bytes_, Manifest::kAlignment);
-  return cuda::CudaArena::Create(bytes, {options_.device, options_.chunk_bytes, "the send arena"});
+  const cuda::CudaArena::Options options{options_.device, options_.chunk_bytes, "the send arena"};
+  return base_ != nullptr ? cuda::CudaArena::CreateBehind(base_, bytes, options)
+                          : cuda::CudaArena::Create(bytes, options);
 }
 
 absl::StatusOr<CudaSendArena::Work> CudaSendArena::LoadWork(int device, const StageProgram& program) {
@@ -181,7 +192,8 @@ absl::Status CudaSendArena::Launch(PolicyVersion version, const ShardBases& base
     MutexLock lock(&mutex_);
     memory = slot->arena->data();
     const bool has_adapters = std::find(adapters_.begin(), adapters_.end(), true) != adapters_.end();
-    adapters_alone = slot->has_base && has_adapters;
+    const bool has_base = base_ != nullptr ? !newest_.IsNone() : slot->has_base;
+    adapters_alone = has_base && has_adapters;
     slot->has_base = adapters_alone;  // while it is overwritten
   }
   // The slot is empty now: nothing else touches its bytes, except superseded copies, whose results are not used.
@@ -332,10 +344,10 @@ absl::Status CudaSendArena::MoveToHost(Slot* slot) {
     MutexLock lock(&mutex_);
     memory = slot->arena->data();
     is_empty = slot->version.IsNone() || send_bytes_ == 0;
-    has_room = slot->kept.bytes() >= send_bytes_;
+    has_room = slot->kept.bytes() >= own_bytes();
   }
   absl::StatusOr<cuda::PinnedBuffer> kept = cuda::PinnedBuffer();
-  if (!is_empty && !has_room) kept = cuda::PinnedBuffer::Create(send_bytes_);
+  if (!is_empty && !has_room) kept = cuda::PinnedBuffer::Create(own_bytes());
   absl::Status copied = kept.status();
   std::shared_ptr<cuda::CudaArena> released;  // without the lock
   {
@@ -343,7 +355,7 @@ absl::Status CudaSendArena::MoveToHost(Slot* slot) {
     if (copied.ok() && kept->bytes() > 0) slot->kept = *std::move(kept);
   }
   // Nobody else uses a slot that is moving.
-  if (copied.ok() && !is_empty) copied = CopySlot(slot->kept.data(), memory, cudaMemcpyDeviceToHost);
+  if (copied.ok() && !is_empty) copied = CopySlot(slot->kept.data(), memory + base_bytes_, cudaMemcpyDeviceToHost);
   MutexLock lock(&mutex_);
   slot->moving = false;
   if (copied.ok()) released = std::move(slot->arena);
@@ -353,7 +365,9 @@ absl::Status CudaSendArena::MoveToHost(Slot* slot) {
 absl::Status CudaSendArena::MoveToDevice(Slot* slot) {
   absl::StatusOr<std::unique_ptr<cuda::CudaArena>> memory = MakeSlotMemory();
   absl::Status copied = memory.status();
-  if (copied.ok() && send_bytes_ > 0) copied = CopySlot((*memory)->data(), slot->kept.data(), cudaMemcpyHostToDevice);
+  if (copied.ok() && send_bytes_ > 0) {
+    copied = CopySlot((*memory)->data() + base_bytes_, slot->kept.data(), cudaMemcpyHostToDevice);
+  }
   MutexLock lock(&mutex_);
   slot->moving = false;
   if (copied.ok()) slot->arena = *std::move(memory);
@@ -368,7 +382,7 @@ absl::Status CudaSendArena::CopySlot(char* to, const char* from, cudaMemcpyKind 
                              cuda::Stream::Create(options_.device, cuda::Stream::Priority::kLow));
   SYNCOPATE_ASSIGN_OR_RETURN(const cuda::Event done, cuda::Event::Create(options_.device));
   SYNCOPATE_RETURN_IF_ERROR(
-      cuda::CudaStatus(cudaMemcpyAsync(to, from, static_cast<size_t>(send_bytes_), kind, stream.get()), kWhat));
+      cuda::CudaStatus(cudaMemcpyAsync(to, from, static_cast<size_t>(own_bytes()), kind, stream.get()), kWhat));
   SYNCOPATE_RETURN_IF_ERROR(done.Record(stream.get()));
   return done.Wait(kDeadline, kWhat);
 }
@@ -380,9 +394,23 @@ void CudaSendArena::AwaitMovedLocked(Slot* slot) const {
 
 int64_t CudaSendArena::device_bytes() const {
   MutexLock lock(&mutex_);
-  int64_t bytes = 0;
-  for (const Slot& slot : slots_) bytes += slot.arena == nullptr ? 0 : send_bytes_;
+  int64_t bytes = base_bytes_;
+  for (const Slot& slot : slots_) bytes += slot.arena == nullptr ? 0 : own_bytes();
   return bytes;
+}
+
+absl::StatusOr<SharedMemory> CudaSendArena::LendBase() {
+  MutexLock lock(&mutex_);
+  if (base_ == nullptr || newest_.IsNone()) {
+    return Error(absl::StatusCode::kFailedPrecondition, "NOT_LENT", "this source has no base weights to lend");
+  }
+  if (lent_ != nullptr) return lent_;
+  SYNCOPATE_ASSIGN_OR_RETURN(cuda::GpuFacts facts, cuda::ReadGpuFacts(options_.device));
+  SYNCOPATE_ASSIGN_OR_RETURN(cuda::ExportedMemory exported, base_->Export());
+  auto lent = std::make_shared<LentMemory>();
+  lent->info = {exported.id, std::move(facts.gpu_uuid), std::move(exported.chunks)};
+  lent->handles = std::move(exported.fds);
+  return lent_ = std::move(lent);
 }
 
 absl::StatusOr<std::unique_ptr<WeightReader>> CudaSendArena::Open(PolicyVersion version) {
@@ -435,7 +463,7 @@ absl::Status CudaSendArena::Read(Slot* slot, uint64_t occupancy, ByteRange range
     return Error(absl::StatusCode::kInvalidArgument, "BAD_RANGE",
                  absl::StrFormat("bytes [%d, %d) of an arena of %d", range.begin, range.end, send_bytes_));
   }
-  const char* from = nullptr;
+  const char* own = nullptr;  // the slot's bytes from base_bytes_ on
   bool on_device = false;
   {
     MutexLock lock(&mutex_);
@@ -443,23 +471,34 @@ absl::Status CudaSendArena::Read(Slot* slot, uint64_t occupancy, ByteRange range
     if (slot->occupancy != occupancy) return Superseded();
     ++slot->copies;
     on_device = slot->arena != nullptr;
-    from = (on_device ? slot->arena->data() : slot->kept.data()) + range.begin;
+    own = on_device ? slot->arena->data() + base_bytes_ : slot->kept.data();
   }
-  if (!on_device) {
-    std::memcpy(to, from, static_cast<size_t>(range.size()));
-    MutexLock lock(&mutex_);
-    --slot->copies;
-    return absl::OkStatus();
+  // A base that the slots share is on the device always.
+  const ByteRange base{range.begin, std::min(range.end, base_bytes_)};
+  const ByteRange rest{std::max(range.begin, base_bytes_), range.end};
+  absl::Status copied;
+  if (base.begin < base.end) copied = CopyToHost(to, base_->data() + base.begin, base.size());
+  if (rest.begin < rest.end && copied.ok()) {
+    char* const behind = to + (rest.begin - range.begin);
+    const char* const from = own + (rest.begin - base_bytes_);
+    if (on_device) {
+      copied = CopyToHost(behind, from, rest.size());
+    } else {
+      std::memcpy(behind, from, static_cast<size_t>(rest.size()));
+    }
   }
-  cuda::DeviceScope scope(options_.device);
-  // The target is pageable memory: the bytes have arrived when this returns.
-  absl::Status copied = cuda::CudaStatus(
-      cudaMemcpyAsync(to, from, static_cast<size_t>(range.size()), cudaMemcpyDeviceToHost, copies_.get()),
-      "copying weights to host memory");
-  if (copied.ok()) copied = cuda::CudaStatus(cudaStreamSynchronize(copies_.get()), "copying weights to host memory");
   MutexLock lock(&mutex_);
   --slot->copies;
   return copied;
+}
+
+absl::Status CudaSendArena::CopyToHost(char* to, const char* from, int64_t bytes) const {
+  constexpr char kWhat[] = "copying weights to host memory";
+  const cuda::DeviceScope scope(options_.device);
+  // The target is pageable memory: the bytes have arrived when this returns.
+  SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(
+      cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, copies_.get()), kWhat));
+  return cuda::CudaStatus(cudaStreamSynchronize(copies_.get()), kWhat);
 }
 
 void CudaSendArena::Unpin(Slot* slot, uint64_t occupancy, Reader* reader) {

@@ -15,6 +15,7 @@
 #include "cuda/stream.h"
 #include "synchronizer/cuda/shard_bases.h"
 #include "synchronizer/cuda/stage_program.h"
+#include "synchronizer/lent_memory.h"
 #include "synchronizer/plan/sync_plan.h"
 #include "synchronizer/transport/weight_store.h"
 
@@ -36,26 +37,37 @@ class DeviceReader : public WeightReader {
 // If the manifest has adapters, the base is the same in all versions: it is copied once to each slot and digested once,
 // and later versions bring the adapters alone.
 //
+// With Options::lends_base there is one base for all slots. It is written for the first version; from then on no byte of
+// it that is sent or digested changes, and one other process may map it and write to the rows that it leaves free
+// (TensorSpec::spare_rows).
+//
 // A slot contains one staged version. Readers pin a slot. Staging takes a slot without pins; if there is none, it takes
 // the oldest slot from its readers: they are notified, and their copies no longer count. So the trainer never waits for
 // a receiver, only for the copy of at most one chunk to host memory that is in progress. Thread-safe; one thread
 // stages.
 //
 // The memory of slots without readers can leave the device: then page-locked host memory keeps their bytes. Readers on
-// the host are served from there; a reader on the device brings the slot back, as does the next stage in it.
+// the host are served from there; a reader on the device brings the slot back, as does the next stage in it. A base that
+// all slots share stays on the device.
 class CudaSendArena final : public WeightStore {
  public:
   struct Options {
     int device = 0;
     int slots = 1;
     int64_t chunk_bytes = 0;  // see CudaArena
+    // Keeps the base weights once for all slots, in memory that can be lent. Takes what SendArena::LendableBytes takes;
+    // else there is a base in each slot, and none is lent.
+    bool lends_base = false;
+    // With lends_base: memory of the base, of SendArena::LendableBytes, in which the source computes. The first version's
+    // shard is there then, and is written onto itself. Null: memory of its own.
+    std::shared_ptr<const cuda::CudaArena> base = nullptr;
     const Clock* clock = Clock::Real();
     absl::Status Validate() const;  // INVALID_ARGUMENT reason BAD_OPTIONS unless 1 <= slots <= 16
   };
 
   // For the bytes that `plan` lets source rank `source` send; a rank may send nothing. Allocates slots x
-  // plan.send_bytes(source) and scratch_bytes(). RESOURCE_EXHAUSTED reason OUT_OF_GPU_MEMORY, FAILED_PRECONDITION
-  // reason NO_GPU.
+  // plan.send_bytes(source), in which a base that is lent counts once, and scratch_bytes(). RESOURCE_EXHAUSTED reason
+  // OUT_OF_GPU_MEMORY, FAILED_PRECONDITION reason NO_GPU.
   static absl::StatusOr<std::unique_ptr<CudaSendArena>> Create(const Manifest& manifest, const SyncPlan& plan,
                                                                int32_t source, const Options& options);
   ~CudaSendArena() override;  // requires that no reader is left
@@ -82,13 +94,19 @@ class CudaSendArena final : public WeightStore {
   absl::StatusOr<Staged> Stage(PolicyVersion version, const ShardBases& bases, cudaStream_t stream,
                                absl::Duration deadline);
 
-  // Gives the memory of the slots back to the device and keeps their bytes in host memory, which is taken at the first
-  // time and kept. True if nothing of the slots is on the device now; false if one has a reader: call again when it may
-  // have ended. Blocks for the copies. Called by the thread that stages, and not between Launch and Await
-  // (FAILED_PRECONDITION reason STAGING). RESOURCE_EXHAUSTED if the host has no room: that slot stays.
+  // Gives the memory of the slots, but that of a base that is lent, back to the device and keeps their bytes in host
+  // memory, which is taken at the first time and kept. True if nothing else of the slots is on the device now; false if
+  // one has a reader: call again when it may have ended. Blocks for the copies. Called by the thread that stages, and
+  // not between Launch and Await (FAILED_PRECONDITION reason STAGING). RESOURCE_EXHAUSTED if the host has no room: that
+  // slot stays.
   absl::StatusOr<bool> LeaveDevice();
-  // Bytes of device memory that the slots have now.
+  // Bytes of device memory that the slots have now, with a base that is lent.
   int64_t device_bytes() const;
+  // Bytes of the base that can be lent; 0: none.
+  int64_t base_bytes() const { return base_bytes_; }
+  // The memory of the base, for one process at a time. FAILED_PRECONDITION reason NOT_LENT if base_bytes() is 0, and
+  // before the first version is staged; INTERNAL reason CUDA_ERROR.
+  absl::StatusOr<SharedMemory> LendBase();
 
   uint64_t fingerprint() const override { return fingerprint_; }
   int device() const { return options_.device; }
@@ -110,7 +128,8 @@ class CudaSendArena final : public WeightStore {
   class Reader;
 
   struct Slot {
-    std::shared_ptr<cuda::CudaArena> arena;  // null: it has left the device, and `kept` has the bytes of `version`
+    // Null: it has left the device, and `kept` has the bytes of `version` behind base_bytes_.
+    std::shared_ptr<cuda::CudaArena> arena;
     cuda::PinnedBuffer kept;
     bool moving = false;           // from the device or to it: nobody else may use arena or kept
     PolicyVersion version;         // none: empty, or being staged
@@ -140,10 +159,11 @@ class CudaSendArena final : public WeightStore {
     bool adapters_alone = false;
   };
 
-  CudaSendArena(uint64_t fingerprint, int64_t send_bytes, std::vector<ByteRange> buckets, std::vector<bool> adapters,
-                std::vector<TypedRange> numbers, const Options& options)
+  CudaSendArena(uint64_t fingerprint, int64_t send_bytes, int64_t base_bytes, std::vector<ByteRange> buckets,
+                std::vector<bool> adapters, std::vector<TypedRange> numbers, const Options& options)
       : fingerprint_(fingerprint),
         send_bytes_(send_bytes),
+        base_bytes_(base_bytes),
         buckets_(std::move(buckets)),
         adapters_(std::move(adapters)),
         numbers_(std::move(numbers)),
@@ -162,13 +182,18 @@ class CudaSendArena final : public WeightStore {
   // With `on_device` the slot is brought back to the device if it has left.
   absl::StatusOr<std::unique_ptr<Reader>> Pin(PolicyVersion version, bool on_device,
                                               std::function<void()> on_superseded);
+  int64_t own_bytes() const { return send_bytes_ - base_bytes_; }  // of each slot
+  // Copies own_bytes().
   absl::Status CopySlot(char* to, const char* from, cudaMemcpyKind kind) const;
+  // `from` is memory of the device, `to` pageable memory of the host.
+  absl::Status CopyToHost(char* to, const char* from, int64_t bytes) const;
   absl::Status CheckCurrent(const Slot* slot, uint64_t occupancy) const;
   absl::Status Read(Slot* slot, uint64_t occupancy, ByteRange range, char* to);
   void Unpin(Slot* slot, uint64_t occupancy, Reader* reader);
 
   const uint64_t fingerprint_;
   const int64_t send_bytes_;
+  const int64_t base_bytes_;               // with which all slots begin, in `base_`; 0: each has a base of its own
   const std::vector<ByteRange> buckets_;   // by digest index
   const std::vector<bool> adapters_;       // by digest index: SyncPlan::StagedAdapters
   const std::vector<TypedRange> numbers_;  // ranges of the send arena, for errors
@@ -176,6 +201,7 @@ class CudaSendArena final : public WeightStore {
 
   // Used by the staging thread only; constant after Create, except for the contents of `tables_`.
   int blocks_ = 0;
+  std::shared_ptr<const cuda::CudaArena> base_;  // null: base_bytes_ is 0
   Work all_;
   Work adapters_alone_;  // the part of `all_` that concerns adapters; empty if there are none
   Tables tables_;
@@ -191,6 +217,7 @@ class CudaSendArena final : public WeightStore {
   // or is being staged. Only kernels of Launch write a slot's bytes, while the slot is empty.
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mutex_);
   PolicyVersion newest_ ABSL_GUARDED_BY(mutex_);
+  SharedMemory lent_ ABSL_GUARDED_BY(mutex_);  // null before LendBase()
   int64_t superseded_readers_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -55,33 +55,39 @@ absl::StatusOr<std::unique_ptr<BaseLender>> BaseLender::Create(uint64_t fingerpr
 
 std::string BaseLender::Lend(SharedMemory memory) {
   const Rendezvous where{host_, memory->info.id, server_->socket_path()};
+  const bool is_written = !memory->info.device.empty();
   server_->Add({.attempt = kBaseOffer,
                 .version = {},
                 .fingerprint = fingerprint_,
                 .memory = std::move(memory),
                 .complete = true,
-                .progress = {}});
+                .progress = {},
+                .exclusive = is_written});
   return where.ToString();
 }
 
-absl::StatusOr<LentMemory> BorrowBase(const std::string& rendezvous, uint64_t fingerprint, absl::Time deadline,
-                                      const std::stop_token& stop, const Clock* clock) {
+absl::StatusOr<LentMemory> BorrowBase(const std::string& rendezvous, uint64_t fingerprint, const Borrower& borrower,
+                                      absl::Time deadline, const std::stop_token& stop, const Clock* clock) {
   SYNCOPATE_ASSIGN_OR_RETURN(const Rendezvous where, Rendezvous::Parse(rendezvous));
   SYNCOPATE_ASSIGN_OR_RETURN(const std::string host, HostId());
   if (where.host != host) {
     return Error(absl::StatusCode::kFailedPrecondition, "OTHER_HOST",
                  "the base weights are lent by a process of another host");
   }
-  SYNCOPATE_ASSIGN_OR_RETURN(const FileDescriptor socket, Connect(where.socket));
-  SYNCOPATE_RETURN_IF_ERROR(
-      Send(socket.get(), Want{.attempt = kBaseOffer, .version = {}, .fingerprint = fingerprint, .mapped_memory = 0}));
+  SYNCOPATE_ASSIGN_OR_RETURN(FileDescriptor socket, Connect(where.socket));
+  SYNCOPATE_RETURN_IF_ERROR(Send(socket.get(), Want{.attempt = kBaseOffer,
+                                                    .version = {},
+                                                    .fingerprint = fingerprint,
+                                                    .mapped_memory = 0,
+                                                    .device = borrower.device.empty() ? kHostMemory : borrower.device,
+                                                    .borrower = borrower.id}));
   SYNCOPATE_ASSIGN_OR_RETURN(Packet packet, Await(socket, std::min(deadline, clock->Now() + kPatience), stop, clock));
   if (const auto* refusal = std::get_if<Refusal>(&packet.message)) return MakeStatus(*refusal);
   auto* grant = std::get_if<Grant>(&packet.message);
   if (grant == nullptr) return BadAnswer("another message than a grant");
   if (!grant->complete || grant->memory.id != where.memory) return BadAnswer("other memory than it had named");
   if (packet.handles.size() != grant->memory.chunks.size()) return BadAnswer("too few descriptors");
-  return LentMemory{std::move(grant->memory), std::move(packet.handles)};
+  return LentMemory{std::move(grant->memory), std::move(packet.handles), std::move(socket)};
 }
 
 }  // namespace syncopate::synchronizer::ipc

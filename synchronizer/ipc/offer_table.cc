@@ -60,7 +60,7 @@ OfferTable::Actions OfferTable::Drop(int64_t attempt, const absl::Status& why) {
   if (found == offers_.end()) return {};
   Actions actions = SendToReaders(attempt, GetRefusal(attempt, why));
   offers_.erase(found);
-  std::erase_if(reading_, [attempt](const auto& entry) { return entry.second == attempt; });
+  std::erase_if(reading_, [attempt](const auto& entry) { return entry.second.attempt == attempt; });
   return actions;
 }
 
@@ -92,7 +92,7 @@ absl::StatusOr<OfferTable::Actions> OfferTable::OnMessage(SessionId session, con
   if (const auto* want = std::get_if<Want>(&message)) return OnWant(session, *want);
   if (const auto* release = std::get_if<Release>(&message)) {
     auto found = reading_.find(session);
-    if (found != reading_.end() && found->second == release->attempt) reading_.erase(found);
+    if (found != reading_.end() && found->second.attempt == release->attempt) reading_.erase(found);
     return Actions{};
   }
   return Error(absl::StatusCode::kInvalidArgument, "BAD_MESSAGE", "a downstream may only ask and release");
@@ -102,17 +102,25 @@ void OfferTable::OnGone(SessionId session) { reading_.erase(session); }
 
 OfferTable::Actions OfferTable::OnWant(SessionId session, const Want& want) {
   reading_.erase(session);  // a session has one grant at a time
-  absl::Status good = Check(want);
+  absl::Status good = Check(session, want);
   if (!good.ok()) return {{session, GetRefusal(want.attempt, good), nullptr}};
   const Offer& offer = offers_.at(want.attempt);
-  reading_[session] = want.attempt;
+  reading_[session] = {want.attempt, want.borrower};
   // Descriptors are scarce, so they are sent only to a reader that has not mapped this memory.
   bool with_handles = want.mapped_memory != offer.memory->info.id;
   Grant grant{want.attempt, offer.memory->info, offer.complete, offer.progress, with_handles};
   return {{session, std::move(grant), with_handles ? offer.memory : nullptr}};
 }
 
-absl::Status OfferTable::Check(const Want& want) const {
+bool OfferTable::IsOnLoan(SessionId session, const Want& want) const {
+  return std::ranges::any_of(reading_, [session, &want](const auto& entry) {
+    const auto& [other, reading] = entry;
+    const bool is_other_process = reading.borrower == 0 || reading.borrower != want.borrower;
+    return other != session && reading.attempt == want.attempt && is_other_process;
+  });
+}
+
+absl::Status OfferTable::Check(SessionId session, const Want& want) const {
   auto found = offers_.find(want.attempt);
   if (found == offers_.end()) {
     auto ended = withdrawn_.find(want.attempt);
@@ -127,17 +135,27 @@ absl::Status OfferTable::Check(const Want& want) const {
                  absl::StrFormat("attempt %d is of version %s, not %s", want.attempt, offer.version.ToString(),
                                  want.version.ToString()));
   }
+  const std::string& gpu = offer.memory->info.device;
+  const std::string device = gpu.empty() ? kHostMemory : gpu;
+  if (!want.device.empty() && want.device != device) {
+    return Error(absl::StatusCode::kFailedPrecondition, "OTHER_DEVICE",
+                 absl::StrFormat("the memory is of %s, and not of %s", device, want.device));
+  }
+  if (offer.exclusive && IsOnLoan(session, want)) {
+    return Error(absl::StatusCode::kUnavailable, "ON_LOAN",
+                 "another process has the memory on loan, and one at a time may write to it");
+  }
   return absl::OkStatus();
 }
 
 int64_t OfferTable::readers(int64_t attempt) const {
-  return std::ranges::count_if(reading_, [attempt](const auto& entry) { return entry.second == attempt; });
+  return std::ranges::count_if(reading_, [attempt](const auto& entry) { return entry.second.attempt == attempt; });
 }
 
 OfferTable::Actions OfferTable::SendToReaders(int64_t attempt, const Message& message) const {
   Actions actions;
   for (const auto& [session, reads] : reading_) {
-    if (reads == attempt) actions.push_back({session, message, nullptr});
+    if (reads.attempt == attempt) actions.push_back({session, message, nullptr});
   }
   return actions;
 }

@@ -25,6 +25,9 @@ class OfferTable {
     SharedMemory memory;
     bool complete = false;          // all bytes are there; else see `progress` and Advance
     std::vector<int64_t> progress;  // bytes for each source, as in wire.h
+    // Readers write to the memory, too, so one process at a time gets it (Want::borrower). It is free again when all of
+    // that process's sessions with a grant have released it or are gone.
+    bool exclusive = false;
   };
 
   struct Action {
@@ -61,13 +64,18 @@ class OfferTable {
  private:
   Actions Drop(int64_t attempt, const absl::Status& why);
   Actions OnWant(SessionId session, const Want& want);
-  absl::Status Check(const Want& want) const;
+  absl::Status Check(SessionId session, const Want& want) const;
+  bool IsOnLoan(SessionId session, const Want& want) const;  // to another process
   Actions SendToReaders(int64_t attempt, const Message& message) const;
   Actions GetProgress(const Offer& offer) const;
 
   std::map<int64_t, Offer> offers_;            // by attempt
   std::map<int64_t, absl::Status> withdrawn_;  // the reason, by attempt
-  std::map<SessionId, int64_t> reading_;       // the attempt of each session with a grant
+  struct Reading {
+    int64_t attempt = 0;
+    uint64_t borrower = 0;
+  };
+  std::map<SessionId, Reading> reading_;  // the sessions with a grant
 };
 
 }  // namespace syncopate::synchronizer::ipc

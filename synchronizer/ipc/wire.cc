@@ -106,6 +106,8 @@ std::string Encoded(const Want& want) {
   to.Number(want.version.step);
   to.Number(want.fingerprint);
   to.Number(want.mapped_memory);
+  to.Text(want.device);
+  to.Number(want.borrower);
   return to.Take();
 }
 
@@ -148,6 +150,8 @@ Want ReadWant(Reader& from) {
   return {from.Number<int64_t>(),
           {from.Number<int64_t>(), from.Number<int64_t>()},
           from.Number<uint64_t>(),
+          from.Number<uint64_t>(),
+          from.Text(),
           from.Number<uint64_t>()};
 }
 

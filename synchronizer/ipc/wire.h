@@ -17,9 +17,11 @@
 //   ...         the fields in the order of their declaration
 namespace syncopate::synchronizer::ipc {
 
-inline constexpr uint32_t kWireVersion = 1;
+inline constexpr uint32_t kWireVersion = 2;
 inline constexpr size_t kMaxMessageBytes = 8192;
 inline constexpr size_t kMaxHandles = 250;  // SCM_RIGHTS carries at most 253 descriptors
+
+inline constexpr char kHostMemory[] = "cpu";  // Want::device
 
 // Downstream requests the memory of one attempt. Upstream answers with Grant or Refusal.
 struct Want {
@@ -27,6 +29,8 @@ struct Want {
   PolicyVersion version;
   uint64_t fingerprint = 0;    // of the manifest
   uint64_t mapped_memory = 0;  // id of the memory that downstream expects, if it has mapped that already; else 0
+  std::string device = {};     // where the memory must lie: UUID of a GPU, or kHostMemory; "": anywhere
+  uint64_t borrower = 0;       // random, the same in all requests of one process; 0: not told
   friend bool operator==(const Want&, const Want&) = default;
 };
 

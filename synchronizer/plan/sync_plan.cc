@@ -25,6 +25,9 @@ int64_t Congruent(int64_t at, int64_t reference) {
 // Builds one source's send arena from the needs of one destination after the other.
 class SendArenaPlanner {
  public:
+  // `mirrors`: there is one destination, whose arena the send arena equals, gaps included.
+  explicit SendArenaPlanner(bool mirrors) : mirrors_(mirrors) {}
+
   // The copies of one destination's need. An equal need that was placed before shares its bytes.
   std::vector<Copy> Place(int32_t source, int32_t destination, const Need& need) {
     // Replicas of data-parallel layouts need the same bytes, which are packed once and read by all. There are few
@@ -53,7 +56,7 @@ class SendArenaPlanner {
     std::vector<int64_t> offsets;
     for (const Message& message : need.messages) {
       // Aligned as in the destination, so that a copy of 16-byte words needs no shift.
-      offsets.push_back(Congruent(used_, message.destination_offset));
+      offsets.push_back(mirrors_ ? message.destination_offset : Congruent(used_, message.destination_offset));
       used_ = offsets.back() + message.bytes;
     }
     for (const Need::Op& packed : need.ops) {
@@ -63,6 +66,7 @@ class SendArenaPlanner {
     return offsets;
   }
 
+  const bool mirrors_;
   std::vector<Placed> placed_;
   std::vector<PackOp> ops_;
   int64_t used_ = 0;
@@ -147,7 +151,7 @@ absl::StatusOr<SyncPlan> SyncPlan::Create(const Manifest& manifest, const Layout
   SyncPlan plan;
   plan.destinations_ = destination.ranks();
   for (int32_t from = 0; from < source.ranks(); ++from) {
-    SendArenaPlanner arena;
+    SendArenaPlanner arena(/*mirrors=*/source.ranks() == 1 && destination.ranks() == 1);
     for (int32_t to = 0; to < destination.ranks(); ++to) {
       std::vector<Copy> copies = arena.Place(from, to, needs[to][from]);
       plan.copies_.insert(plan.copies_.end(), copies.begin(), copies.end());

@@ -49,8 +49,9 @@ struct DigestSpan {
 // sides. Neighbours are merged across equal padding (fewer than kAlignment bytes, zero on both sides). Each message
 // starts at the same offset modulo kAlignment on both sides. A destination rank that needs the same bytes at the same
 // places as an earlier rank reads that rank's bytes. If several source ranks store an element, the work is divided
-// evenly between them. From one source with all weights to one whole replica, the send arena is the manifest's arena,
-// one message moves it, and its buckets are the manifest's.
+// evenly between them. From one source to one destination rank, the send arena is the destination's arena, gaps included;
+// from one source with all weights to one whole replica without gaps (adapters, TensorSpec::spare_rows), one message moves
+// it, and its buckets are the manifest's.
 class SyncPlan {
  public:
   // FAILED_PRECONDITION reason PLAN_INCOMPLETE, naming the tensor, if a destination needs elements that no source has;

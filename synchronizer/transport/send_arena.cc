@@ -55,9 +55,8 @@ absl::StatusOr<std::unique_ptr<SendArena>> SendArena::CreateForPlan(Manifest man
 SendArena::SendArena(Manifest manifest, Wire wire, const Options& options)
     : manifest_(std::move(manifest)), wire_(std::move(wire)), options_(options), slots_(options.slots) {
   if (wire_.base > 0) {
-    const SharedBaseMemory::Sizes sizes{
-        .base = manifest_.adapters_begin(), .range = wire_.bytes, .shared = wire_.base - BaseTail()};
-    shared_ = std::make_unique<SharedBaseMemory>(options_.slots, sizes);
+    shared_ = std::make_unique<SharedBaseMemory>(options_.slots,
+                                                 SharedBaseMemory::Sizes{.base = wire_.base, .range = wire_.bytes});
   }
   for (size_t i = 0; i < slots_.size(); ++i) {
     if (shared_ == nullptr) slots_[i].buffer = HostBuffer(wire_.bytes);
@@ -65,21 +64,27 @@ SendArena::SendArena(Manifest manifest, Wire wire, const Options& options)
   }
 }
 
-// A plan leaves out the gap before the adapters, so they do not begin at a page in a slot.
-int64_t SendArena::BaseTail() const { return wire_.base % SharedBaseMemory::kPageBytes; }
+// Whether a receiver may write to the rows that matrices of the base leave free, without changing a byte that is sent. A
+// message has the padding behind a tensor, up to Manifest::kAlignment, so it may reach into the first of these rows.
+// Nobody writes to those behind a vector.
+bool SendArena::LeavesRowsFree(const Manifest& manifest, const SyncPlan& plan) {
+  for (size_t i = 0; i < manifest.tensors().size(); ++i) {
+    const TensorSpec& spec = manifest.tensors()[i];
+    if (spec.adapter || spec.spare_rows == 0 || spec.shape.size() < 2) continue;
+    const int64_t begin = manifest.ranges()[i].end, end = begin + spec.SpareBytes();
+    for (const Copy& copy : plan.copies()) {
+      if (copy.destination_offset < end && copy.destination_offset + copy.bytes > begin) return false;
+    }
+  }
+  return true;
+}
 
 int64_t SendArena::LendableBytes(const Manifest& manifest, const SyncPlan& plan) {
   const int64_t begin = manifest.adapters_begin();
-  if (begin == 0 || begin >= manifest.arena_bytes() || plan.sources() != 1) return 0;
-  int64_t end = plan.send_bytes(0);  // of the base in a slot
-  for (const Copy& copy : plan.CopiesTo(0)) {
-    const bool is_base = copy.destination_offset < begin;
-    // Receivers must find the base where they have it.
-    if (is_base && copy.source_offset != copy.destination_offset) return 0;
-    if (!is_base) end = std::min(end, copy.source_offset);
-    if (is_base && copy.destination_offset + copy.bytes > begin) end = std::min(end, begin);
-  }
-  return end;
+  const bool has_both = begin > 0 && begin < manifest.arena_bytes();
+  // From one source to one rank the send arena is the receiver's arena (SyncPlan).
+  const bool is_whole = plan.sources() == 1 && plan.destinations() == 1 && begin < plan.send_bytes(0);
+  return has_both && is_whole && LeavesRowsFree(manifest, plan) ? begin : 0;
 }
 
 int64_t SendArena::allocated_bytes() const {
@@ -91,10 +96,6 @@ absl::StatusOr<SharedMemory> SendArena::LendBase() {
   MutexLock lock(&mutex_);
   if (shared_ == nullptr || newest_.IsNone()) {
     return Error(absl::StatusCode::kFailedPrecondition, "NOT_LENT", "this source has no base weights to lend");
-  }
-  if (!shared_->lent()) {
-    SYNCOPATE_RETURN_IF_ERROR(
-        shared_->WriteBase(wire_.base - BaseTail(), base_tail_.data(), static_cast<int64_t>(base_tail_.size())));
   }
   return shared_->Lend();
 }
@@ -154,10 +155,6 @@ absl::Status SendArena::Launch(PolicyVersion version, Fill fill, Fill fill_adapt
   Slot* const slot = TakeSlot();
   const bool has_base = shared_ != nullptr ? !newest_.IsNone() : slot->has_base;
   const bool adapters_alone = fill_adapters != nullptr && has_base && !wire_.adapters.empty();
-  // The slots share the whole pages of a base. Each slot has the bytes behind them for itself.
-  if (shared_ != nullptr && adapters_alone && !slot->has_base) {
-    std::memcpy(slot->bytes + wire_.base - BaseTail(), base_tail_.data(), base_tail_.size());
-  }
   slot->has_base = adapters_alone;  // while it is overwritten
   if (adapters_alone) fill = std::move(fill_adapters);
   staging_ = Staging{.version = version,
@@ -219,9 +216,6 @@ absl::StatusOr<SendArena::Staged> SendArena::Await() {
   staged.digest = CombineDigests(staged.bucket_digests);
   {
     MutexLock lock(&mutex_);
-    if (shared_ != nullptr && newest_.IsNone()) {
-      base_tail_.assign(staging.bytes + wire_.base - BaseTail(), staging.bytes + wire_.base);
-    }
     staging.slot->version = newest_ = staging.version;
     staging.slot->has_base = true;
   }

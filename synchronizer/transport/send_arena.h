@@ -77,8 +77,9 @@ class SendArena final : public WeightStore {
   const Manifest& manifest() const { return manifest_; }
   int64_t arena_bytes() const { return wire_.bytes; }
   int64_t allocated_bytes() const;  // of all slots
-  // The bytes with which a slot of the plan's source begins that are base weights and can be lent, because receivers have
-  // them at the same offsets; 0 if there are none.
+  // The bytes with which a slot of the plan's source begins that are base weights and can be lent: receivers have them at
+  // the same offsets, and what they may write there (TensorSpec::spare_rows) is no part of what is sent and digested. 0
+  // if there are none.
   static int64_t LendableBytes(const Manifest& manifest, const SyncPlan& plan);
   uint64_t fingerprint() const override { return manifest_.fingerprint(); }
   uint64_t plan_hash() const override { return wire_.plan_hash; }
@@ -128,7 +129,7 @@ class SendArena final : public WeightStore {
   };
 
   SendArena(Manifest manifest, Wire wire, const Options& options);
-  int64_t BaseTail() const;  // bytes of a shared base behind its last whole page
+  static bool LeavesRowsFree(const Manifest& manifest, const SyncPlan& plan);
   absl::Status CheckNumbers(const char* bytes, bool adapters_alone) const;
   // Digests of all buckets. With adapters alone those of the base are the ones of the first version.
   std::vector<uint64_t> Digest(const char* bytes, bool adapters_alone) const;
@@ -145,7 +146,6 @@ class SendArena final : public WeightStore {
   // while its slot is empty; `copies` counts the copies that read them.
   std::vector<Slot> slots_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<SharedBaseMemory> shared_ ABSL_GUARDED_BY(mutex_);  // null: each slot has a base of its own
-  std::vector<char> base_tail_ ABSL_GUARDED_BY(mutex_);               // BaseTail() bytes of all versions
   PolicyVersion newest_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint64_t> first_digests_;  // of the first version that was staged; used by Await alone
   int64_t superseded_readers_ ABSL_GUARDED_BY(mutex_) = 0;

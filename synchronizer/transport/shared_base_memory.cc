@@ -55,16 +55,15 @@ absl::Status CheckLent(const LentMemory& memory, int64_t base_bytes) {
 
 SharedBaseMemory::SharedBaseMemory(int32_t ranges, const Sizes& sizes, Base base)
     : sizes_(sizes),
-      rest_bytes_(RoundUpToPages(sizes.range - sizes.shared)),
+      rest_bytes_(RoundUpToPages(sizes.range - sizes.base)),
       base_(base),
       own_(memfd_create("base weights", MFD_CLOEXEC | MFD_ALLOW_SEALING)),
       ranges_with_rest_(ranges),
       has_rest_(static_cast<size_t>(ranges), true) {
-  SYNCOPATE_CHECK(ranges > 0 && sizes.base % kPageBytes == 0 && sizes.shared % kPageBytes == 0);
-  SYNCOPATE_CHECK(sizes.shared <= sizes.base && sizes.shared < sizes.range);
+  SYNCOPATE_CHECK(ranges > 0 && sizes.base % kPageBytes == 0 && sizes.base < sizes.range);
   if (own_.get() < 0 || ftruncate(own_.get(), sizes.base) != 0) throw std::bad_alloc();
   for (int32_t i = 0; i < ranges; ++i) {
-    const auto size = static_cast<size_t>(sizes_.shared + rest_bytes_);
+    const auto size = static_cast<size_t>(sizes_.base + rest_bytes_);
     void* const range = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (range == MAP_FAILED) throw std::bad_alloc();
     ranges_.push_back(static_cast<char*>(range));
@@ -75,17 +74,17 @@ SharedBaseMemory::SharedBaseMemory(int32_t ranges, const Sizes& sizes, Base base
 }
 
 SharedBaseMemory::~SharedBaseMemory() {
-  for (char* range : ranges_) munmap(range, static_cast<size_t>(sizes_.shared + rest_bytes_));
+  for (char* range : ranges_) munmap(range, static_cast<size_t>(sizes_.base + rest_bytes_));
 }
 
 int64_t SharedBaseMemory::own_bytes() const {
-  return (base_state_ == BaseState::kOwn ? sizes_.base : 0) + ranges_with_rest_ * (sizes_.range - sizes_.shared);
+  return (base_state_ == BaseState::kOwn ? sizes_.base : 0) + ranges_with_rest_ * (sizes_.range - sizes_.base);
 }
 
 absl::Status SharedBaseMemory::MapBase(int descriptor, int protection) {
-  if (sizes_.shared == 0) return absl::OkStatus();
+  if (sizes_.base == 0) return absl::OkStatus();
   for (char* range : ranges_) {
-    if (mmap(range, static_cast<size_t>(sizes_.shared), protection, MAP_SHARED | MAP_FIXED, descriptor, 0) ==
+    if (mmap(range, static_cast<size_t>(sizes_.base), protection, MAP_SHARED | MAP_FIXED, descriptor, 0) ==
         MAP_FAILED) {
       return MemoryError("mapping the base's memory");
     }
@@ -104,7 +103,7 @@ absl::Status SharedBaseMemory::Release(std::optional<int32_t> kept) {
   SYNCOPATE_CHECK(!lent());
   for (size_t i = 0; i < ranges_.size(); ++i) {
     if (kept == static_cast<int32_t>(i) || !has_rest_[i]) continue;
-    if (madvise(ranges_[i] + sizes_.shared, static_cast<size_t>(rest_bytes_), MADV_DONTNEED) != 0) {
+    if (madvise(ranges_[i] + sizes_.base, static_cast<size_t>(rest_bytes_), MADV_DONTNEED) != 0) {
       return MemoryError("giving an adapter set's memory back");
     }
     has_rest_[i] = false;
@@ -124,18 +123,12 @@ absl::Status SharedBaseMemory::Restore() {
   return absl::OkStatus();
 }
 
-absl::Status SharedBaseMemory::WriteBase(int64_t offset, const char* bytes, int64_t count) {
-  SYNCOPATE_CHECK(!lent() && base_state_ == BaseState::kOwn && offset + count <= sizes_.base);
-  if (count == 0 || pwrite(own_.get(), bytes, static_cast<size_t>(count), offset) == count) return absl::OkStatus();
-  return MemoryError("writing to the base's memory");
-}
-
 absl::StatusOr<SharedMemory> SharedBaseMemory::Lend() {
   if (lent()) return lent_;
   SYNCOPATE_CHECK(base_state_ == BaseState::kOwn);
   // This process's mappings can still write, which the seal does not prevent: they are made read-only themselves.
   for (char* range : ranges_) {
-    if (sizes_.shared > 0 && mprotect(range, static_cast<size_t>(sizes_.shared), PROT_READ) != 0)
+    if (sizes_.base > 0 && mprotect(range, static_cast<size_t>(sizes_.base), PROT_READ) != 0)
       return MemoryError("protecting the base");
   }
   if (fcntl(own_.get(), F_ADD_SEALS, kLentSeals) != 0) return MemoryError("sealing the base's memory");

@@ -30,11 +30,8 @@ class SharedBaseMemory {
   enum class Base : uint8_t { kAlways, kOnDemand };
 
   struct Sizes {
-    int64_t base = 0;   // of the base: a multiple of the page
+    int64_t base = 0;   // of the base, with which each range begins: a multiple of the page
     int64_t range = 0;  // of one range
-    // The first bytes of the base with which each range begins: a multiple of the page. Less than `base` if something
-    // else lies behind them in the ranges: the other bytes are written by WriteBase().
-    int64_t shared = 0;
   };
   // Throws std::bad_alloc if addresses or memory do not suffice.
   SharedBaseMemory(int32_t ranges, const Sizes& sizes, Base base = Base::kAlways);
@@ -55,8 +52,6 @@ class SharedBaseMemory {
   // RESOURCE_EXHAUSTED reason OUT_OF_MEMORY.
   absl::Status Restore();
 
-  // Writes to the base, which is this process's own and not lent. INTERNAL reason SYSTEM_ERROR.
-  absl::Status WriteBase(int64_t offset, const char* bytes, int64_t count);
   // Makes the base immutable and returns it for other processes, which can map it read-only (ipc::BaseLender). Calls
   // after the first return the same. Precondition: the base is this process's own. INTERNAL reason SYSTEM_ERROR.
   absl::StatusOr<SharedMemory> Lend();
@@ -76,7 +71,7 @@ class SharedBaseMemory {
   absl::Status DropOwn();
 
   const Sizes sizes_;
-  const int64_t rest_bytes_;  // of a range behind what is shared, rounded up to pages
+  const int64_t rest_bytes_;  // of a range behind the base, rounded up to pages
   const Base base_;
   FileDescriptor own_;         // anonymous memory with a descriptor, so that it can be mapped several times
   std::vector<char*> ranges_;  // by index

@@ -176,8 +176,8 @@ class SyncRig {
   const SendArena::Staged& staged() const { return staged_; }
 
  private:
-  // The arena that is sent is the manifest's, unless a gap before adapters is left out.
-  bool has_gap() const { return plan_.send_bytes(0) != manifest_.arena_bytes(); }
+  // The buckets that are sent are the manifest's, unless there is a gap before adapters, which none contains.
+  bool has_gap() const { return plan_.StagedBuckets(0) != manifest_.buckets(); }
   std::unique_ptr<SendArena> MakeArena(int slots) const {
     return has_gap() ? *SendArena::CreateForPlan(manifest_, plan_, 0, {.slots = slots})
                      : *SendArena::Create(manifest_, {.slots = slots});

@@ -51,6 +51,7 @@ absl::StatusOr<CardMemory> GetCardMemory(const v1::RunConfig& config) {
   CardMemory memory;
   memory.state = ranks.front().state;
   memory.send = ranks.front().send;
+  memory.lent = ranks.front().lent;
   memory.moved = ranks.front().moved;
   memory.weights = wire.arena_bytes() / config.rollout().tensor_parallel();
   memory.sequence = model.shape.max_position_embeddings * model.shape.num_hidden_layers * 2 *
@@ -58,7 +59,7 @@ absl::StatusOr<CardMemory> GetCardMemory(const v1::RunConfig& config) {
                     config.rollout().tensor_parallel();
   memory.sequences = memory.sequence * config.rollout().max_sequences();
   memory.host_state = memory.moved;
-  memory.host_send = memory.send;
+  memory.host_send = memory.send - memory.lent;  // what is lent stays on the card
   memory.host_kv = config::GetHostKvBytes(config.rollout());
   return memory;
 }
@@ -100,10 +101,12 @@ std::vector<Finding> ExamineCardMemory(const Machine& machine, const v1::RunConf
       Level::kGood, "one card, in turns", looked_at,
       absl::StrCat(InGiB(memory->trainers_turn() + 2 * kProcessBytes), " in the trainer's turn (", state, "), ",
                    InGiB(memory->rollouters_turn() + 2 * kProcessBytes), " in the rollouters' (one weight set of ",
-                   InGiB(memory->weights), ", as much for send slots, ", kv, "); ",
-                   InGiB(memory->host_state + memory->host_send + memory->host_kv), " of host memory (state ",
-                   InGiB(memory->host_state), ", send slots ", InGiB(memory->host_send), ", rollout.host_kv_memory ",
-                   InGiB(memory->host_kv), "); a turn moves the state twice, in ",
+                   InGiB(memory->weights),
+                   memory->lent > 0 ? absl::StrCat(", ", InGiB(memory->lent), " of it the trainer's send slots' base, ")
+                                    : ", as much for send slots, ",
+                   kv, "); ", InGiB(memory->host_state + memory->host_send + memory->host_kv),
+                   " of host memory (state ", InGiB(memory->host_state), ", send slots ", InGiB(memory->host_send),
+                   ", rollout.host_kv_memory ", InGiB(memory->host_kv), "); a turn moves the state twice, in ",
                    absl::StrFormat("%.2f s", 2 * static_cast<double>(memory->moved) / kBytesASecond)),
       ""};
   if (sharing == Sharing::kTurns) {

@@ -15,6 +15,7 @@ namespace syncopate::doctor {
 struct CardMemory {
   int64_t state = 0;       // the trainer's weights in float32 and the type that computes, gradients and moments
   int64_t send = 0;        // its send slots
+  int64_t lent = 0;        // of them: base weights that a rollouter maps in turns, in place of its own
   int64_t weights = 0;     // one weight set of the rollouter, as it travels
   int64_t sequence = 0;    // keys and values of one sequence of the run's context
   int64_t sequences = 0;   // those of rollout.max_sequences
@@ -29,7 +30,7 @@ struct CardMemory {
   int64_t split() const { return apart_trainer() + apart_rollouter(); }
   // In the trainer's turn, and in the rollouters' while they receive.
   int64_t trainers_turn() const { return state + send; }
-  int64_t rollouters_turn() const { return weights + send + sequences; }
+  int64_t rollouters_turn() const { return weights + send - lent + sequences; }
 };
 
 // Errors as GetRankMemory().

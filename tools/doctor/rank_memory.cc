@@ -11,6 +11,7 @@
 #include "services/config/run_model.h"
 #include "synchronizer/plan/layout_text.h"
 #include "synchronizer/plan/sync_plan.h"
+#include "synchronizer/transport/send_arena.h"
 
 namespace syncopate::doctor {
 namespace {
@@ -27,6 +28,13 @@ bool IsOnGpu(const v1::RunConfig& config) { return absl::StartsWith(config.train
 int64_t CountSlots(const v1::RunConfig& config) {
   if (config.sync().send_slots() > 0) return config.sync().send_slots();
   return IsOnGpu(config) ? 1 : 2;
+}
+
+// Whether rollouters that take turns with the trainer map its base weights. On a GPU they map none that are staged in host
+// memory.
+bool LendsBase(const v1::RunConfig& config, const config::RunModel& model) {
+  const bool is_staged_here = !IsOnGpu(config) || config.sync().transport() != "grpc";
+  return config.run().share_gpu() && config.trainer().world() <= 1 && model.shape.lora.enabled() && is_staged_here;
 }
 
 std::string MiB(int64_t bytes) { return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20)); }
@@ -51,14 +59,17 @@ absl::StatusOr<std::vector<RankMemory>> GetRankMemory(const v1::RunConfig& confi
   const bool has_base = model.shape.lora.enabled();
   const int64_t trained = has_base ? units.back().shard : elements;
   const int64_t in_float32 = has_base && IsOnGpu(config) ? trained : elements;
-  const int64_t state =
-      in_float32 * kWeightBytes + trained * kTrainedBytes + (IsOnGpu(config) ? elements * kBFloat16Bytes : 0);
+  const int64_t lent = LendsBase(config, model) ? synchronizer::SendArena::LendableBytes(wire, plan) : 0;
+  // On a GPU the policy computes with the base that it lends, where the send slots have it.
+  const int64_t copied = !IsOnGpu(config) ? 0 : lent > 0 ? trained : elements;
+  const int64_t state = in_float32 * kWeightBytes + trained * kTrainedBytes + copied * kBFloat16Bytes;
   // Gradients begin with 0, and the copy that computes is made of the weights, unless a base is there in it alone.
-  const int64_t moved = in_float32 * kWeightBytes + trained * 2 * kWeightBytes +
-                        (has_base && IsOnGpu(config) ? elements * kBFloat16Bytes : 0);
+  const int64_t moved =
+      in_float32 * kWeightBytes + trained * 2 * kWeightBytes + (has_base && lent == 0 ? copied * kBFloat16Bytes : 0);
   std::vector<RankMemory> ranks;
   for (int32_t rank = 0; rank < world; ++rank) {
-    ranks.push_back({.state = state, .send = CountSlots(config) * plan.send_bytes(rank), .moved = moved});
+    const int64_t send = CountSlots(config) * (plan.send_bytes(rank) - lent) + lent;
+    ranks.push_back({.state = state, .send = send, .lent = lent, .moved = moved});
   }
   return ranks;
 }

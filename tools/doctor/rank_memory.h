@@ -15,6 +15,7 @@ namespace syncopate::doctor {
 struct RankMemory {
   int64_t state = 0;  // its shard's weights, gradients and moments, and the copy in which a GPU computes
   int64_t send = 0;   // its send slots: copies of its shard as it travels
+  int64_t lent = 0;   // of `send`: base weights, once for all slots, which rollouters on the same device map
   int64_t moved = 0;  // the part of `state` that is copied when it leaves a GPU or comes back: the rest is made anew
   int64_t total() const { return state + send; }
 };

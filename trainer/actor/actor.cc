@@ -115,7 +115,7 @@ std::vector<Actor::Range> Actor::DecayRanges(const Manifest& manifest, bool deca
 
 Actor::Actor(const model::ModelConfig& config, const Manifest& manifest, const AdamWOptions& options, uint64_t seed,
              at::Device device, const model::WeightFiles* files, at::ScalarType compute, Communicator* ranks,
-             ActorArenas arenas, at::ScalarType reduce, const model::AdapterFiles* adapters)
+             ActorArenas arenas, at::ScalarType reduce, const model::AdapterFiles* adapters, const PlacedBase& base)
     : manifest_(manifest),
       trained_(CutManifest(manifest, config.lora.enabled() ? model::CountBaseTensors(manifest) : 0)),
       first_trained_(manifest.tensors().size() - trained_.tensors().size()),
@@ -131,9 +131,13 @@ Actor::Actor(const model::ModelConfig& config, const Manifest& manifest, const A
       gradients_(ArenaTensor(arenas_.gradients.get(), shards_.trained_elements(), device)),
       first_moment_(ArenaTensor(arenas_.first_moment.get(), shards_.trained_elements(), device)),
       second_moment_(ArenaTensor(arenas_.second_moment.get(), shards_.trained_elements(), device)),
+      base_tensors_(ViewBase(base, device)),
       // In float32 forward reads the parameters themselves; there is nothing to keep in step.
-      copy_(compute == at::kFloat ? at::Tensor()
-                                  : ArenaTensor(arenas_.copy.get(), shards_.local_elements(), device, compute)),
+      copy_(compute == at::kFloat
+                ? at::Tensor()
+                : ArenaTensor(arenas_.copy.get(),
+                              base_is_elsewhere() ? shards_.trained_elements() : shards_.local_elements(), device,
+                              compute)),
       parameter_state_(copy_.defined() ? std::vector<StateArena*>{arenas_.parameters.get(), arenas_.copy.get()}
                                        : std::vector<StateArena*>{arenas_.parameters.get()},
                        static_cast<int64_t>(parameters_.nbytes() + (copy_.defined() ? copy_.nbytes() : 0)),
@@ -152,6 +156,7 @@ Actor::Actor(const model::ModelConfig& config, const Manifest& manifest, const A
                        },
                        .after_load = [this] { MakeGradientUnits(); }}),
       reading_(device, SideStream::Priority::kLow) {
+  SYNCOPATE_CHECK(!base_is_elsewhere() || (compute == at::kBFloat16 && shards_.is_whole() && first_trained_ > 0));
   MakeWeightUnits();
   MakeGradientUnits();
   // Files of weights have no adapters, which are drawn beside them.
@@ -166,8 +171,74 @@ Actor::Actor(const model::ModelConfig& config, const Manifest& manifest, const A
   RenewCopy();
 }
 
+bool CanHoldBase(const Manifest& policy, const Manifest& layout) {
+  if (policy.tensors().size() != layout.tensors().size()) return false;
+  const std::vector<TensorSpec>& tensors = policy.tensors();
+  for (size_t i = 0; i < tensors.size() && !layout.tensors()[i].adapter; ++i) {
+    const TensorSpec& there = layout.tensors()[i];
+    if (there.name != tensors[i].name || there.shape != tensors[i].shape || there.dtype != DType::kBFloat16)
+      return false;
+    if (i + 1 == tensors.size()) continue;
+    const bool adjoins = policy.ranges()[i].end == policy.ranges()[i + 1].begin;
+    const bool joins = !there.joint.empty() && there.joint == layout.tensors()[i + 1].joint;
+    if (joins && adjoins && layout.ranges()[i].end != layout.ranges()[i + 1].begin) return false;
+  }
+  return true;
+}
+
+std::vector<at::Tensor> Actor::ViewBase(const PlacedBase& base, at::Device device) {
+  std::vector<at::Tensor> tensors;
+  if (base.bytes == nullptr) return tensors;
+  const Manifest& layout = *base.layout;
+  // Views of one storage, as linears that lie side by side are read as one tensor.
+  const at::Tensor all = at::for_blob(base.bytes, {layout.adapters_begin() / DTypeBytes(DType::kBFloat16)})
+                             .options(at::TensorOptions(at::kBFloat16).device(device))
+                             .target_device(device)
+                             .make_tensor();
+  for (size_t i = 0; i < layout.tensors().size() && !layout.tensors()[i].adapter; ++i) {
+    const int64_t begin = layout.ranges()[i].begin / DTypeBytes(DType::kBFloat16);
+    tensors.push_back(all.narrow(0, begin, layout.tensors()[i].NumElements()));
+  }
+  return tensors;
+}
+
+at::Tensor Actor::RoundedBase() const {
+  if (!base_is_elsewhere()) return copy_.narrow(0, 0, shards_.trained_begin());
+  at::Tensor base = at::zeros({shards_.trained_begin()}, copy_.options());
+  for (size_t i = 0; i < base_tensors_.size(); ++i) {
+    const int64_t begin = manifest_.ranges()[i].begin / static_cast<int64_t>(sizeof(float));
+    base.narrow(0, begin, base_tensors_[i].numel()).copy_(base_tensors_[i]);
+  }
+  return base;
+}
+
+at::Tensor Actor::GetInitialPlace(size_t index, int64_t local, int64_t count) const {
+  if (!base_is_rounded()) return parameters_.narrow(0, local, count);
+  if (index >= first_trained_) return parameters_.narrow(0, ToTrained(local), count);
+  if (!base_is_elsewhere()) return copy_.narrow(0, local, count);
+  const int64_t begin = manifest_.ranges()[index].begin / static_cast<int64_t>(sizeof(float));
+  return base_tensors_[index].narrow(0, local - begin, count);
+}
+
+std::vector<const void*> Actor::GetPlaces() const {
+  SYNCOPATE_CHECK(shards_.is_whole());
+  const at::Tensor& computing = copy_.defined() ? copy_ : parameters_;
+  const int64_t missing = base_is_elsewhere() ? shards_.trained_begin() : 0;
+  std::vector<const void*> places;
+  for (size_t i = 0; i < manifest_.tensors().size(); ++i) {
+    if (i < base_tensors_.size()) {
+      places.push_back(base_tensors_[i].const_data_ptr());
+      continue;
+    }
+    const int64_t begin = manifest_.ranges()[i].begin / static_cast<int64_t>(sizeof(float)) - missing;
+    const int64_t width = computing.element_size();
+    places.push_back(static_cast<const char*>(computing.const_data_ptr()) + begin * width);
+  }
+  return places;
+}
+
 absl::StatusOr<ActorArenas> ActorArenas::Create(const StateArenaFactory& factory, const FlatShards& shards,
-                                                bool has_copy) {
+                                                bool has_copy, bool base_elsewhere) {
   ActorArenas arenas;
   if (factory == nullptr) return arenas;
   const auto bytes = CountMasters(shards, has_copy) * static_cast<int64_t>(sizeof(float));
@@ -179,8 +250,9 @@ absl::StatusOr<ActorArenas> ActorArenas::Create(const StateArenaFactory& factory
   SYNCOPATE_ASSIGN_OR_RETURN(arenas.second_moment, factory(trained, Kind::kChanging, "the second moment"));
   if (has_copy) {
     // What the copy has of a base is nowhere else.
-    const Kind kind = shards.trained_begin() > 0 ? Kind::kChanging : Kind::kDerived;
-    SYNCOPATE_ASSIGN_OR_RETURN(arenas.copy, factory(shards.local_elements() * 2, kind, "the copy that computes"));
+    const Kind kind = shards.trained_begin() > 0 && !base_elsewhere ? Kind::kChanging : Kind::kDerived;
+    const int64_t elements = base_elsewhere ? shards.trained_elements() : shards.local_elements();
+    SYNCOPATE_ASSIGN_OR_RETURN(arenas.copy, factory(elements * 2, kind, "the copy that computes"));
   }
   return arenas;
 }
@@ -196,6 +268,16 @@ int64_t Actor::arena_bytes_on_device() const {
 
 void Actor::MakeWeightUnits() {
   const at::Tensor& computing = copy_.defined() ? copy_ : parameters_;
+  if (base_is_elsewhere()) {
+    std::vector<model::ArenaPart> parts;
+    for (size_t i = 0; i < base_tensors_.size(); ++i) {
+      parts.push_back({{manifest_.ranges()[i].begin, manifest_.ranges()[i + 1].begin}, base_tensors_[i]});
+    }
+    parts.push_back({{manifest_.ranges()[first_trained_].begin, manifest_.arena_bytes()}, copy_});
+    weights_ = std::make_unique<WholeUnits>(model::ViewWeights(transformer_.config(), manifest_, parts));
+    base_ = std::make_unique<BaseUnits>(weights_.get());
+    return;
+  }
   if (shards_.is_whole()) {
     weights_ = std::make_unique<WholeUnits>(model::ViewWeights(transformer_.config(), manifest_, computing));
     base_ = std::make_unique<BaseUnits>(weights_.get());
@@ -264,7 +346,7 @@ void Actor::Initialise(const model::ModelConfig& config, uint64_t seed, size_t f
         const int64_t count = std::min(kCopiedAtOnce, piece.count - begin);
         model::InitialiseElements(config, seed, i, piece.whole_begin - tensor + begin, count, buffer.data_ptr<float>());
         // A GPU rounds what it is sent: the host's one thread would take longer than all of its threads for drawing.
-        GetInitialPlace(piece.local_begin + begin, count).copy_(buffer.narrow(0, 0, count).to(parameters_.device()));
+        GetInitialPlace(i, piece.local_begin + begin, count).copy_(buffer.narrow(0, 0, count).to(parameters_.device()));
       }
     }
   }
@@ -284,7 +366,7 @@ void Actor::CopyTensors(size_t first, size_t count,
     read(i - first, absl::MakeSpan(here.data_ptr<float>(), static_cast<size_t>(elements)));
     if (in_place) continue;
     for (const FlatShards::Piece& piece : pieces) {
-      GetInitialPlace(piece.local_begin, piece.count).copy_(here.narrow(0, piece.whole_begin - begin, piece.count));
+      GetInitialPlace(i, piece.local_begin, piece.count).copy_(here.narrow(0, piece.whole_begin - begin, piece.count));
     }
   }
 }
@@ -301,7 +383,7 @@ void Actor::ZeroGradients() {
 absl::Status Actor::FlushGradients() { return reduced_ != nullptr ? reduced_->Flush() : absl::OkStatus(); }
 
 void Actor::RenewCopy() {
-  if (copy_.defined()) copy_.narrow(0, shards_.trained_begin(), shards_.trained_elements()).copy_(TrainedParameters());
+  if (copy_.defined()) TrainedCopy().copy_(TrainedParameters());
   if (gathered_ != nullptr) gathered_->Expire();
   written_ = Written();
 }
@@ -365,9 +447,10 @@ absl::StatusOr<Actor::UpdateNorms> Actor::QueueUpdate(const at::Tensor& guard) {
       return arena.defined() ? arena.narrow(0, range.begin, range.count) : at::Tensor();
     };
     auto trained = [&](const at::Tensor& arena) { return arena.narrow(0, ToTrained(range.begin), range.count); };
-    squares += ops_.UpdateByAdamW(adamw, factor,
-                                  {base_is_rounded() ? trained(parameters_) : part(parameters_), trained(first_moment_),
-                                   trained(second_moment_), trained(gradients_), part(copy_)});
+    squares += ops_.UpdateByAdamW(
+        adamw, factor,
+        {base_is_rounded() ? trained(parameters_) : part(parameters_), trained(first_moment_), trained(second_moment_),
+         trained(gradients_), base_is_elsewhere() ? trained(copy_) : part(copy_)});
   }
   if (gathered_ != nullptr) gathered_->Expire();
   written_ = Written();
@@ -497,8 +580,9 @@ absl::Status Actor::ReadShard(const std::function<absl::Status(int64_t, absl::st
   }
   // What is read of the base while it is in bfloat16, in float32.
   const int64_t base = base_is_rounded() ? shards_.trained_begin() : 0;
+  const at::Tensor rounded = base > 0 && !trained_alone ? RoundedBase() : at::Tensor();
   auto read = [&](int64_t begin, int64_t count) {
-    if (begin < base) return copy_.narrow(0, begin, count).cpu().to(at::kFloat);
+    if (begin < base) return rounded.narrow(0, begin, count).cpu().to(at::kFloat);
     return parameters_.narrow(0, begin - base, count).cpu();
   };
   // On a stream beside the step's: there a copy would wait for all that the step has queued.
@@ -521,7 +605,7 @@ absl::StatusOr<uint64_t> Actor::Digest() const {
   at::Tensor mine = SumsOfPieces(manifest_, shards_, parameters_, base_is_rounded() ? shards_.trained_begin() : 0);
   if (base_is_rounded()) {
     if (!base_sums_.defined()) {
-      base_sums_ = SumsOfPieces(manifest_, shards_, copy_.narrow(0, 0, shards_.trained_begin()));
+      base_sums_ = SumsOfPieces(manifest_, shards_, RoundedBase());
     }
     mine.add_(base_sums_);
   }
@@ -535,6 +619,7 @@ absl::StatusOr<uint64_t> Actor::Digest() const {
 absl::Status Actor::CheckFinite() const {
   at::NoGradGuard no_grad;
   if (shards_.is_whole() && !base_is_rounded()) return trainer::CheckFinite(manifest_, parameters_);
+  if (base_is_elsewhere()) return CheckFiniteByOperators(manifest_, at::cat({RoundedBase(), copy_}));
   if (shards_.is_whole()) return CheckFiniteByOperators(manifest_, copy_);
   // Finds the first tensor with a non-finite number on any rank: a reduction for the largest, of minus the index.
   at::Tensor first = at::full({1}, -std::numeric_limits<double>::infinity(), parameters_.options().dtype(at::kDouble));

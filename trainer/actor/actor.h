@@ -16,6 +16,7 @@
 #include "model/weight_files.h"
 #include "ranks/communicator.h"
 #include "trainer/actor/actor_options.h"
+#include "trainer/actor/base_memory.h"
 #include "trainer/actor/flat_shards.h"
 #include "trainer/actor/policy_snapshot.h"
 #include "trainer/actor/sharded_units.h"
@@ -31,8 +32,15 @@ struct ActorArenas {
 
   // Makes each arena for a rank's parameters, or for what is trained of them (moments, gradients): bfloat16 in `copy`,
   // which is null unless `has_copy`, and float32 in the others. With `copy` and adapters, `parameters` are the adapters
-  // alone, as the base is in `copy`. All are null if `factory` is null.
-  static absl::StatusOr<ActorArenas> Create(const StateArenaFactory& factory, const FlatShards& shards, bool has_copy);
+  // alone, as the base is in `copy`; with `base_elsewhere` (BaseMemory) it is in none. All are null if `factory` is null.
+  static absl::StatusOr<ActorArenas> Create(const StateArenaFactory& factory, const FlatShards& shards, bool has_copy,
+                                            bool base_elsewhere = false);
+};
+
+// BaseMemory that is allocated.
+struct PlacedBase {
+  const Manifest* layout = nullptr;  // read by the constructor alone
+  char* bytes = nullptr;             // null: there is none
 };
 
 // The policy that is trained: parameters, gradients and AdamW moments as four flat float32 tensors in wire order on one
@@ -49,11 +57,12 @@ class Actor {
   // kBFloat16. `ranks`: the communicator of the ranks that share the policy, for memory of `device`; it must outlive
   // this object, and FlatShards::Create() must have succeeded for it; null: a single rank. `arenas`: memory of `device`
   // for shards().local_elements(); each null member is replaced by memory of the device's allocator. `reduce`: see
-  // ReducedGradients. `adapters`: the initial adapters, opened for `config`; null: new ones from `seed`.
+  // ReducedGradients. `adapters`: the initial adapters, opened for `config`; null: new ones from `seed`. `base`: memory for
+  // the base of adapters, for which CanHoldBase() is true; default: the base is in `arenas`.
   Actor(const model::ModelConfig& config, const Manifest& manifest, const AdamWOptions& options, uint64_t seed,
         at::Device device = at::kCPU, const model::WeightFiles* files = nullptr, at::ScalarType compute = at::kFloat,
         Communicator* ranks = nullptr, ActorArenas arenas = {}, at::ScalarType reduce = at::kFloat,
-        const model::AdapterFiles* adapters = nullptr);
+        const model::AdapterFiles* adapters = nullptr, const PlacedBase& base = {});
   Actor(const Actor&) = delete;
   Actor& operator=(const Actor&) = delete;
 
@@ -141,11 +150,16 @@ class Actor {
   // True if the base of adapters is in bfloat16 alone.
   bool has_arenas() const { return arenas_.parameters != nullptr; }  // not memory of libtorch's allocator
   bool base_is_rounded() const { return copy_.defined() && shards_.trained_begin() > 0; }
-  // This rank's weights in `dtype`: float32, unless base_is_rounded(), or `compute`.
+  // Whether the base is in BaseMemory.
+  bool base_is_elsewhere() const { return !base_tensors_.empty(); }
+  // This rank's weights in `dtype`: float32, unless base_is_rounded(), or `compute`; the adapters alone if
+  // base_is_elsewhere().
   const at::Tensor& shard(at::ScalarType dtype) const {
     SYNCOPATE_CHECK(dtype != at::kFloat || !base_is_rounded());
     return dtype == at::kFloat ? parameters_ : copy_;
   }
+  // Where each tensor is in the dtype that computes, with one rank.
+  std::vector<const void*> GetPlaces() const;
   // The digest, and the check, of the parameters of all ranks. All ranks must call them and get the same result; see
   // Policy.
   absl::StatusOr<uint64_t> Digest() const;
@@ -183,12 +197,14 @@ class Actor {
   at::Tensor TrainedParameters() const {
     return base_is_rounded() ? parameters_ : parameters_.narrow(0, shards_.trained_begin(), shards_.trained_elements());
   }
-  // Where elements [local, local + count) of this rank's arena are set at the start, all of the base or all trained.
-  at::Tensor GetInitialPlace(int64_t local, int64_t count) const {
-    if (!base_is_rounded()) return parameters_.narrow(0, local, count);
-    const bool is_base = local < shards_.trained_begin();
-    return is_base ? copy_.narrow(0, local, count) : parameters_.narrow(0, ToTrained(local), count);
+  // Where elements [local, local + count) of this rank's arena, of tensor `index`, are set at the start.
+  at::Tensor GetInitialPlace(size_t index, int64_t local, int64_t count) const;
+  at::Tensor TrainedCopy() const {
+    return base_is_elsewhere() ? copy_ : copy_.narrow(0, shards_.trained_begin(), shards_.trained_elements());
   }
+  // The base in bfloat16, in the order of this rank's arena: a part of the copy, or a new tensor if base_is_elsewhere().
+  at::Tensor RoundedBase() const;
+  static std::vector<at::Tensor> ViewBase(const PlacedBase& base, at::Device device);
   // The arena of a part, beginning with the first element that is trained.
   at::Tensor GetTrainedPart(PolicyPart part) const {
     return part == PolicyPart::kParameters ? TrainedParameters() : GetPart(part);
@@ -218,6 +234,7 @@ class Actor {
   const ActorArenas arenas_;
   at::Tensor parameters_;                                // [elements of this rank's arena, or of its trained part]
   at::Tensor gradients_, first_moment_, second_moment_;  // [those that are trained: the last ones]
+  const std::vector<at::Tensor> base_tensors_;           // flat, in BaseMemory; empty: the base is in copy_
   at::Tensor copy_;                                      // this rank's arena in bfloat16; undefined for kFloat
   StatePart parameter_state_, optimizer_state_, gradient_state_;
   std::unique_ptr<UnitAccess> weights_, base_, gradient_units_;  // null while their part is away

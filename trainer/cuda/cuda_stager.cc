@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "cuda/device.h"
+#include "synchronizer/plan/layout_text.h"
 
 namespace syncopate::trainer {
 namespace {
@@ -25,7 +26,8 @@ DType CudaStager::ReadDType(DType compute, const Manifest& wire) {
 }
 
 absl::StatusOr<std::unique_ptr<CudaStager>> CudaStager::Create(PolicyTrainer* policy, Manifest wire, int device,
-                                                               int slots, const StagedPart& part) {
+                                                               int slots, const StagedPart& part, bool lends_base,
+                                                               std::shared_ptr<const cuda::CudaArena> base) {
   SYNCOPATE_CHECK(wire.tensors().size() == policy->manifest().tensors().size());
   const DType dtype = ReadDType(policy->compute_dtype(), wire);
   const bool has_adapters = policy->trained().tensors().size() < policy->manifest().tensors().size();
@@ -35,9 +37,19 @@ absl::StatusOr<std::unique_ptr<CudaStager>> CudaStager::Create(PolicyTrainer* po
                               DTypeName(policy->compute_dtype()), ": set model.dtype to it"));
   }
   SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::SyncPlan plan, PlanStaging(wire, part, dtype));
+  const bool has_base_elsewhere = base != nullptr;
   SYNCOPATE_ASSIGN_OR_RETURN(
-      auto arena, synchronizer::CudaSendArena::Create(wire, plan, part.rank, {.device = device, .slots = slots}));
-  auto bases = synchronizer::FlatShard(wire, policy->device_shard(dtype));
+      auto arena, synchronizer::CudaSendArena::Create(
+                      wire, plan, part.rank,
+                      {.device = device, .slots = slots, .lends_base = lends_base, .base = std::move(base)}));
+  synchronizer::ShardBases bases;
+  if (has_base_elsewhere) {
+    SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::Layout source,
+                               synchronizer::BuildLayout(wire, SourceLayoutText(part.world, dtype)));
+    bases = synchronizer::SplitShard(source, part.rank, policy->device_tensors());
+  } else {
+    bases = synchronizer::FlatShard(wire, policy->device_shard(dtype));
+  }
   SYNCOPATE_ASSIGN_OR_RETURN(auto stream, cuda::Stream::Create(device, cuda::Stream::Priority::kLow));
   SYNCOPATE_ASSIGN_OR_RETURN(auto updated, cuda::Event::Create(device));
   return std::unique_ptr<CudaStager>(new CudaStager(policy, std::move(wire), SourceLayoutText(part.world, dtype),

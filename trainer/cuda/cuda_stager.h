@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/time/time.h"
+#include "cuda/cuda_arena.h"
 #include "cuda/stream.h"
 #include "synchronizer/cuda/cuda_send_arena.h"
 #include "trainer/staging/weight_stager.h"
@@ -18,9 +19,11 @@ namespace syncopate::trainer {
 class CudaStager final : public WeightStager {
  public:
   // `policy` is borrowed, is this rank's own and computes on GPU `device`. `wire` has the tensors of
-  // policy->manifest(), in order, in float32 or bfloat16. Errors of CudaSendArena::Create and PlanStaging.
+  // policy->manifest(), in order, in float32 or bfloat16. `lends_base` and `base`, in which the policy
+  // computes (BaseMemory): CudaSendArena::Options. Errors of CudaSendArena::Create and PlanStaging.
   static absl::StatusOr<std::unique_ptr<CudaStager>> Create(PolicyTrainer* policy, Manifest wire, int device, int slots,
-                                                            const StagedPart& part = {});
+                                                            const StagedPart& part = {}, bool lends_base = false,
+                                                            std::shared_ptr<const cuda::CudaArena> base = nullptr);
   ~CudaStager() override;
   // The dtype that a policy which computes in `compute` is read in.
   static DType ReadDType(DType compute, const Manifest& wire);
@@ -32,6 +35,7 @@ class CudaStager final : public WeightStager {
   double TakeWaitSeconds() override { return 0; }
   absl::StatusOr<bool> LeaveDevice() override { return arena_->LeaveDevice(); }
   synchronizer::WeightStore* store() override { return arena_.get(); }
+  absl::StatusOr<synchronizer::SharedMemory> LendBase() override { return arena_->LendBase(); }
   std::string layout() const override { return layout_; }
   int64_t bytes() const override { return arena_->device_bytes() + arena_->scratch_bytes(); }
 

@@ -39,10 +39,10 @@ class WeightStager {
     SYNCOPATE_RETURN_IF_ERROR(Launch(version));
     return Await();
   }
-  // Lets what is staged leave the policy's device, for others that share it; receivers go on being served. True if
-  // nothing of it is there now; false if a receiver still reads it there: call again. The next Launch takes memory of
-  // the device again. For the policy's thread, and not between Launch and Await. RESOURCE_EXHAUSTED if the host has no
-  // room.
+  // Lets what is staged leave the policy's device, for others that share it; receivers go on being served. A base that
+  // is lent (LendBase) stays. True if nothing else of it is there now; false if a receiver still reads it there: call
+  // again. The next Launch takes memory of the device again. For the policy's thread, and not between Launch and Await.
+  // RESOURCE_EXHAUSTED if the host has no room.
   virtual absl::StatusOr<bool> LeaveDevice() { return true; }
   virtual synchronizer::WeightStore* store() = 0;
   // The memory of the base weights of all staged versions, for processes of this host to map. FAILED_PRECONDITION reason

@@ -76,7 +76,8 @@ StateSize GetStateSize(const FlatShards& shards, const PolicyTrainer::Options& o
   size.weights = (has_copy ? shards.trained_elements() : elements) * kFloat;
   size.gradients = shards.trained_elements() * kFloat;
   size.moments = 2 * shards.trained_elements() * kFloat;
-  size.copy = has_copy ? elements * computing : 0;
+  // A base in BaseMemory is in the send slots.
+  size.copy = has_copy ? (options.base_memory != nullptr ? shards.trained_elements() : elements) * computing : 0;
   // In host memory while its pass is not made; the state beside it is whole at an update.
   const loss::LossOptions& loss = options.step.loss;
   const bool away = options.memory.offload_reference && loss.kl_in_reward;
@@ -127,12 +128,17 @@ class PolicyTrainer::Core {
   struct Arenas {
     ActorArenas actor;
     std::unique_ptr<StateArena> reference;
+    std::shared_ptr<char> base;  // of Options::base_memory
   };
   static absl::StatusOr<Arenas> MakeArenas(const Options& options, const FlatShards& shards) {
     SYNCOPATE_ASSIGN_OR_RETURN(const StateArenaFactory factory, GetArenas(options));
     const bool has_copy = ComputeDType(options) == DType::kBFloat16;
     Arenas arenas;
-    SYNCOPATE_ASSIGN_OR_RETURN(arenas.actor, ActorArenas::Create(factory, shards, has_copy));
+    const bool base_elsewhere = options.base_memory != nullptr;
+    SYNCOPATE_ASSIGN_OR_RETURN(arenas.actor, ActorArenas::Create(factory, shards, has_copy, base_elsewhere));
+    if (base_elsewhere) {
+      SYNCOPATE_ASSIGN_OR_RETURN(arenas.base, options.base_memory->allocate());
+    }
     if (factory != nullptr && CopiesReference(options)) {
       SYNCOPATE_ASSIGN_OR_RETURN(arenas.reference, factory(shards.local_elements() * (has_copy ? 2 : 4),
                                                            StateArena::Kind::kFrozen, "the reference policy"));
@@ -146,9 +152,11 @@ class PolicyTrainer::Core {
         weights(options.model.lora.enabled() ? options.weights : nullptr),
         seed(options.seed),
         adapter_config(options.adapter_config),
+        base(std::move(arenas.base)),
         actor(options.model, manifest, options.optimizer, options.seed, at::Device(options.device),
               options.weights.get(), model::ToScalarType(compute), &ranks, std::move(arenas.actor),
-              model::ToScalarType(options.reduce_dtype), options.adapters.get()),
+              model::ToScalarType(options.reduce_dtype), options.adapters.get(),
+              {options.base_memory != nullptr ? &options.base_memory->layout : nullptr, base.get()}),
         reference(options.step.loss.needs_reference()
                       ? std::make_unique<ReferencePolicy>(actor, options.model, model::ToScalarType(compute), &ranks,
                                                           std::move(arenas.reference))
@@ -208,6 +216,7 @@ class PolicyTrainer::Core {
   const uint64_t seed;
   const std::string adapter_config;
   std::optional<uint64_t> base_digest;  // once it was asked for
+  const std::shared_ptr<char> base;     // null: the actor has its own
   Actor actor;
   const std::unique_ptr<ReferencePolicy> reference;
   const bool renews;      // the reference is the policy at the end of the supervised steps
@@ -415,6 +424,8 @@ PolicyMoves PolicyTrainer::TakeMoves() { return core_->residency.TakeMoves(); }
 const void* PolicyTrainer::device_shard(DType dtype) const {
   return core_->actor.shard(model::ToScalarType(dtype)).data_ptr();
 }
+
+std::vector<const void*> PolicyTrainer::device_tensors() const { return core_->actor.GetPlaces(); }
 
 DType PolicyTrainer::compute_dtype() const { return core_->compute; }
 

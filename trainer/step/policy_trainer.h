@@ -14,6 +14,7 @@
 #include "model/model_config.h"
 #include "model/weight_files.h"
 #include "ranks/mesh.h"
+#include "trainer/actor/base_memory.h"
 #include "trainer/memory/state_arena.h"
 #include "trainer/step/options.h"
 #include "trainer/step/policy.h"
@@ -57,6 +58,9 @@ class PolicyTrainer final : public Policy {
     // Memory of `device` for the state, which can leave it. Null: on the CPU MakeHostStateArena; on a GPU memory of
     // libtorch's allocator, which stays there, and `memory` may not ask for more.
     StateArenaFactory arenas = nullptr;
+    // Memory of the send slots for the base of adapters, which takes none beside `send_bytes` then. Null: the base is in
+    // the state.
+    std::shared_ptr<const BaseMemory> base_memory = nullptr;
     // Memory of `device` for the state and for `send_bytes`; 0: not known.
     int64_t device_bytes = 0;
     // What the send slots of this rank will take of `device`.
@@ -111,6 +115,8 @@ class PolicyTrainer final : public Policy {
   // Laid out as FlatShards says; always at this address, with memory behind it while the policy is in use. Work on them
   // is queued on the device's default stream.
   const void* device_shard(DType dtype) const;
+  // Where each tensor of manifest() is in compute_dtype(), of a policy of one rank; else as device_shard().
+  std::vector<const void*> device_tensors() const;
   DType compute_dtype() const;
   bool is_sharded() const;  // there are several ranks
 

@@ -11,12 +11,14 @@
 #include <string>
 #include <vector>
 
+#include "cuda/cuda_arena.h"
 #include "model/device.h"
 #include "tests/gpu/gpu_support.h"
 #include "tests/support/policy_copy.h"
 #include "tests/support/small_model.h"
 #include "tests/support/state_arena_conformance.h"
 #include "tests/support/training_groups.h"
+#include "trainer/actor/base_memory.h"
 #include "trainer/cuda/cuda_stager.h"
 #include "trainer/cuda/cuda_state_arena.h"
 #include "trainer/memory/cache_rule.h"
@@ -309,6 +311,80 @@ TEST(CudaCacheTest, AFragmentingAllocatorStaysWithinATenthOfWhatIsInUseDuringSte
             << std::endl;
   EXPECT_LE(before, 1.1);
   EXPECT_GT(late, 1.3);
+}
+
+// The base of adapters is in memory that the send slots lend, and is there once for the trainer and who maps it.
+TEST(LentBaseTest, APolicyThatComputesWithTheBaseThatItLendsTakesTheSameStepsAndStagesTheSameVersions) {
+  SYNCOPATE_NEED_GPUS(1);
+  PolicyTrainer::Options options;
+  options.model = testing::GroupedQueryModel();
+  options.model.hidden_size = 128;
+  options.model.intermediate_size = 256;
+  options.model.num_attention_heads = 4;
+  options.model.num_key_value_heads = 2;
+  options.model.head_dim = 64;
+  options.model = testing::WithAdapters(options.model, /*rank=*/8);
+  options.device = "cuda:0";
+  options.seed = 3;
+  options.step.deterministic = true;
+  options.step.loss.kl_coefficient = 0.01;  // the reference is the base
+  options.arenas = CudaStateArenas(/*device=*/0);
+  const Manifest wire = model::MakeWireManifest(options.model, DType::kBFloat16).value();
+  const int64_t base_bytes = wire.adapters_begin();
+
+  auto own = PolicyTrainer::Create(options).value();
+  auto own_stager = CudaStager::Create(own.get(), wire, /*device=*/0, /*slots=*/1).value();
+  ASSERT_TRUE(CanHoldBase(own->manifest(), wire));
+  std::shared_ptr<const cuda::CudaArena> memory;
+  options.base_memory = std::make_shared<const BaseMemory>(BaseMemory{
+      wire, [&]() -> absl::StatusOr<std::shared_ptr<char>> {
+        std::shared_ptr<cuda::CudaArena> made = cuda::CudaArena::Create(base_bytes, {.what = "the base"}).value();
+        memory = made;
+        return std::shared_ptr<char>(made, made->data());
+      }});
+  auto policy = PolicyTrainer::Create(options).value();
+  auto stager =
+      CudaStager::Create(policy.get(), wire, /*device=*/0, /*slots=*/1, {}, /*lends_base=*/true, memory).value();
+  ASSERT_EQ(stager->arena()->base_bytes(), base_bytes);
+  EXPECT_EQ(stager->arena()->send_bytes(), own_stager->arena()->send_bytes());
+  EXPECT_LT(policy->memory().parameter_bytes, own->memory().parameter_bytes);
+  EXPECT_EQ(policy->BaseDigest().value(), own->BaseDigest().value());
+  EXPECT_EQ(PolicyCopy(*policy), PolicyCopy(*own));
+
+  std::vector<ByteRange> free_rows;
+  for (size_t i = 0; i < wire.tensors().size(); ++i) {
+    const TensorSpec& spec = wire.tensors()[i];
+    if (!spec.adapter && spec.shape.size() > 1) {
+      free_rows.push_back({wire.ranges()[i].end, wire.ranges()[i].end + spec.SpareBytes()});
+    }
+  }
+  for (int64_t step = 0; step < 4; ++step) {
+    const auto expected = own_stager->Stage({1, step}), found = stager->Stage({1, step});
+    ASSERT_TRUE(expected.ok() && found.ok()) << expected.status() << found.status();
+    EXPECT_EQ(found->bucket_digests, expected->bucket_digests) << "step " << step;
+    const auto lent = stager->LendBase();
+    ASSERT_TRUE(lent.ok()) << lent.status();
+    EXPECT_EQ((*lent)->info.id, memory->id()) << "what is lent is where the policy computes";
+
+    // A turn of the rollouters, one of which writes to the free rows.
+    ASSERT_TRUE(own->EnterRolloutMode().ok() && policy->EnterRolloutMode().ok());
+    ASSERT_TRUE(stager->LeaveDevice().value() && own_stager->LeaveDevice().value());
+    EXPECT_EQ(policy->memory().parameter_bytes, 0);
+    EXPECT_EQ(stager->arena()->device_bytes(), base_bytes);
+    for (const ByteRange& rows : free_rows) {
+      ASSERT_EQ(cudaMemset(memory->data() + rows.begin, static_cast<int>(step) + 1, static_cast<size_t>(rows.size())),
+                cudaSuccess);
+    }
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    ASSERT_TRUE(own->EnterTrainerMode().ok() && policy->EnterTrainerMode().ok());
+
+    const auto groups = RandomGroups(7 + static_cast<uint64_t>(step));
+    const auto a = own->Step(Pointers(groups), step), b = policy->Step(Pointers(groups), step);
+    ASSERT_TRUE(a.ok() && b.ok()) << a.status() << b.status();
+    EXPECT_EQ(policy->Digest().value(), own->Digest().value()) << "step " << step;
+    EXPECT_TRUE(policy->CheckFinite().ok());
+  }
+  EXPECT_EQ(PolicyCopy(*policy), PolicyCopy(*own));
 }
 
 }  // namespace

@@ -404,7 +404,7 @@ TEST(HostBackendTest, ABaseThatIsMappedIsTheBaseOfAllAdapterSetsAndTakesNoMemory
   const int64_t base = manifest.adapters_begin(), adapters = manifest.arena_bytes() - base;
   EXPECT_TRUE(arenas.maps_base());
   EXPECT_EQ(arenas.bytes(), 3 * adapters) << "whether a base of its own is needed is not known yet";
-  synchronizer::SharedBaseMemory lender(1, {.base = base, .range = manifest.arena_bytes(), .shared = base});
+  synchronizer::SharedBaseMemory lender(1, {.base = base, .range = manifest.arena_bytes()});
   const model::TransformerWeights& weights = arenas.weights();
   auto* const lent_embedding = reinterpret_cast<float*>(lender.range(0));  // the manifest's first tensor
   *lent_embedding = 2.5F;

@@ -283,5 +283,35 @@ TEST(OptionsTest, TheDefaultsOfTheConfigurationAreThoseOfTheOptions) {
   }
 }
 
+// What is not on a rollouter's GPU when it sizes keys and values, and may come.
+TEST(OptionsTest, OnASharedGpuABaseThatIsMappedTakesNoFurtherRoomAndOneThatMayBeReceivedDoes) {
+  const auto late = [](std::vector<std::string> words) {
+    words.insert(words.begin(), {"model.dtype=bfloat16", "train.device=cuda:0"});
+    const v1::RunConfig config = Config(words);
+    const auto model = FindRunModel(config);
+    EXPECT_TRUE(model.ok()) << model.status();
+    const auto wire = MakeWireManifest(config, model->shape);
+    EXPECT_TRUE(wire.ok()) << wire.status();
+    return std::pair(CountLateGpuBytes(config, model->shape, *wire), *wire);
+  };
+  const std::vector<std::string> one = {"run.share_gpu=true", "run.rollouters=1", "rollout.device=cuda:0"};
+  const auto with = [&one](std::vector<std::string> more) {
+    more.insert(more.begin(), one.begin(), one.end());
+    return more;
+  };
+  EXPECT_EQ(late({"run.rollouters=1", "lora.rank=8", "rollout.device=cuda:0"}).first, 0) << "without turns";
+  const auto [full, full_wire] = late(with({}));
+  EXPECT_EQ(full, full_wire.arena_bytes()) << "a send slot";
+  const auto [mapped, wire] = late(with({"lora.rank=8"}));
+  const int64_t base = wire.adapters_begin(), adapters = wire.arena_bytes() - base;
+  EXPECT_GT(base, adapters);
+  EXPECT_EQ(mapped, adapters) << "of a send slot";
+  EXPECT_EQ(late(with({"lora.rank=8", "sync.send_slots=3"})).first, 3 * adapters);
+  EXPECT_EQ(late(with({"lora.rank=8", "run.rollouters=2"})).first, adapters + base) << "one of two is refused";
+  EXPECT_EQ(late(with({"lora.rank=8", "rollout.device=cuda:1"})).first, adapters + base) << "on another GPU";
+  EXPECT_EQ(late(with({"lora.rank=8", "rollout.device=auto", "train.device=auto"})).first, adapters + base);
+  EXPECT_EQ(late(with({"lora.rank=8", "sync.transport=grpc"})).first, 0) << "its base is there from the start";
+}
+
 }  // namespace
 }  // namespace syncopate::config

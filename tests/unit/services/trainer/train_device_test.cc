@@ -8,8 +8,14 @@
 #include <utility>
 #include <vector>
 
+#include "model/model_config.h"
+#include "model/presets.h"
 #include "services/config/run_config.h"
+#include "synchronizer/transport/send_arena.h"
+#include "tests/support/small_model.h"
 #include "tests/support/status_matchers.h"
+#include "trainer/actor/base_memory.h"
+#include "trainer/staging/weight_stager.h"
 
 namespace syncopate::trainerd {
 namespace {
@@ -81,6 +87,21 @@ TEST(TrainDeviceTest, OwnPartsAddUpToWhatThePolicyHasReservedAndTheSendSlots) {
   const daemon::CardOwners expected = {{"weights", 100},         {"moments", 200},   {"gradients", 50},
                                        {"reference policy", 30}, {"allocator", 620}, {"send slots", 70}};
   EXPECT_EQ(parts, expected);
+}
+
+// So on a card in turns there is one base: no row that a rollouter writes to is sent, and joint linears stay joint.
+TEST(TrainDeviceTest, TheBaseOfEveryPublishedShapeCanBeLentWhereThePolicyComputesWithIt) {
+  for (const std::string& name : model::PresetNames()) {
+    if (name == "tiny") continue;  // no published one: its biases are shorter than a boundary of the wire's arena
+    for (const int64_t rank : {8, 64}) {
+      const model::ModelConfig config = testing::WithAdapters(model::FindPreset(name).value(), rank);
+      const Manifest wire = model::MakeWireManifest(config, DType::kBFloat16).value();
+      EXPECT_TRUE(trainer::CanHoldBase(model::MakeManifest(config, DType::kFloat32).value(), wire)) << name;
+      const auto plan = trainer::PlanStaging(wire, {}, DType::kBFloat16);
+      ASSERT_THAT(plan, IsOk()) << name;
+      EXPECT_EQ(synchronizer::SendArena::LendableBytes(wire, *plan), wire.adapters_begin()) << name << " rank " << rank;
+    }
+  }
 }
 
 }  // namespace

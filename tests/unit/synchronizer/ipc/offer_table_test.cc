@@ -1,5 +1,9 @@
 #include "synchronizer/ipc/offer_table.h"
 
+#include <algorithm>
+#include <map>
+#include <random>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/status_matchers.h"
@@ -26,7 +30,9 @@ OfferTable::Offer MakeOffer(int64_t attempt, uint64_t memory, bool complete, int
   return offer;
 }
 
-Want MakeWant(int64_t attempt, uint64_t mapped = 0) { return {attempt, {1, attempt}, 7, mapped}; }
+Want MakeWant(int64_t attempt, uint64_t mapped = 0) {
+  return {.attempt = attempt, .version = {1, attempt}, .fingerprint = 7, .mapped_memory = mapped};
+}
 
 // The reason of the one refusal in `actions`, or "".
 std::string RefusedWith(const OfferTable::Actions& actions) {
@@ -161,6 +167,106 @@ TEST(OfferTableTest, ASecondOfferOfAnAttemptTakesTheFirstOneBack) {
   ASSERT_TRUE(table.OnMessage(10, MakeWant(1)).ok());
   EXPECT_EQ(RefusedWith(table.Add(MakeOffer(1, 60, true))), "SUPERSEDED");
   EXPECT_EQ(std::get<Grant>((*table.OnMessage(10, MakeWant(1)))[0].message).memory.id, 60u);
+}
+
+OfferTable WithLoan() {
+  OfferTable table;
+  OfferTable::Offer offer = MakeOffer(1, 50, true);
+  offer.exclusive = true;
+  table.Add(std::move(offer));
+  return table;
+}
+
+Want WantOfProcess(uint64_t borrower) {
+  Want want = MakeWant(1);
+  want.borrower = borrower;
+  return want;
+}
+
+TEST(OfferTableLoanTest, MemoryThatReadersWriteToIsLentToOneProcessAtATime) {
+  OfferTable table = WithLoan();
+  EXPECT_EQ(RefusedWith(*table.OnMessage(10, WantOfProcess(5))), "");
+  EXPECT_EQ(RefusedWith(*table.OnMessage(11, WantOfProcess(6))), "ON_LOAN");
+  EXPECT_EQ(RefusedWith(*table.OnMessage(11, WantOfProcess(0))), "ON_LOAN") << "a process that does not say who it is";
+  EXPECT_EQ(table.readers(1), 1) << "whoever is refused has no loan";
+  table.Add(MakeOffer(2, 60, true));
+  EXPECT_EQ(RefusedWith(*table.OnMessage(12, MakeWant(2))), "") << "other memory";
+  EXPECT_EQ(RefusedWith(*table.OnMessage(13, MakeWant(2))), "") << "memory that nobody writes to";
+}
+
+TEST(OfferTableLoanTest, ALoanEndsWhenItIsReleasedOrItsSessionIsGone) {
+  OfferTable table = WithLoan();
+  ASSERT_TRUE(table.OnMessage(10, WantOfProcess(5)).ok());
+  table.OnGone(11);
+  EXPECT_EQ(RefusedWith(*table.OnMessage(11, WantOfProcess(6))), "ON_LOAN") << "another session's end ends no loan";
+  table.OnGone(10);
+  EXPECT_EQ(RefusedWith(*table.OnMessage(11, WantOfProcess(6))), "");
+  ASSERT_TRUE(table.OnMessage(11, Release{1}).ok());
+  EXPECT_EQ(RefusedWith(*table.OnMessage(12, WantOfProcess(7))), "");
+}
+
+// It asks again when it maps the base anew, before it has unmapped what it maps.
+TEST(OfferTableLoanTest, TheProcessThatHasTheLoanMayAskAgainAndKeepsItUntilItsLastSessionEnds) {
+  OfferTable table = WithLoan();
+  ASSERT_TRUE(table.OnMessage(10, WantOfProcess(5)).ok());
+  EXPECT_EQ(RefusedWith(*table.OnMessage(11, WantOfProcess(5))), "");
+  table.OnGone(10);
+  EXPECT_EQ(RefusedWith(*table.OnMessage(12, WantOfProcess(6))), "ON_LOAN");
+  EXPECT_EQ(RefusedWith(*table.OnMessage(11, WantOfProcess(5))), "") << "the same session";
+  table.OnGone(11);
+  EXPECT_EQ(RefusedWith(*table.OnMessage(12, WantOfProcess(6))), "");
+}
+
+TEST(OfferTableLoanTest, WithdrawnMemoryIsOnLoanToNobody) {
+  OfferTable table = WithLoan();
+  ASSERT_TRUE(table.OnMessage(10, WantOfProcess(5)).ok());
+  table.Withdraw(1, absl::UnavailableError("gone"));
+  OfferTable::Offer again = MakeOffer(1, 51, true);
+  again.exclusive = true;
+  table.Add(std::move(again));
+  EXPECT_EQ(RefusedWith(*table.OnMessage(11, WantOfProcess(6))), "");
+}
+
+TEST(OfferTableLoanTest, MemoryOfAnotherDeviceThanIsWantedIsRefused) {
+  OfferTable table;
+  table.Add(MakeOffer(1, 50, true));  // of GPU-0
+  Want want = MakeWant(1);
+  for (const char* device : {"GPU-1", kHostMemory}) {
+    want.device = device;
+    EXPECT_EQ(RefusedWith(*table.OnMessage(10, want)), "OTHER_DEVICE") << device;
+  }
+  want.device = "GPU-0";
+  EXPECT_EQ(RefusedWith(*table.OnMessage(10, want)), "");
+}
+
+// Any sequence of requests, releases and ends: never two processes, and always one if it asks while nobody has the loan.
+TEST(OfferTableLoanTest, InAnyOrderOfEventsOneProcessHasTheLoan) {
+  std::mt19937_64 random(7);
+  constexpr int64_t kSessions = 6;
+  for (int round = 0; round < 200; ++round) {
+    OfferTable table = WithLoan();
+    std::map<int64_t, uint64_t> holders;  // process by session
+    for (int event = 0; event < 100; ++event) {
+      const int64_t session = static_cast<int64_t>(random() % kSessions);
+      const uint64_t process = 1 + static_cast<uint64_t>(session) / 2;
+      if (random() % 3 == 0) {
+        if (random() % 2 == 0) {
+          table.OnGone(session);
+        } else {
+          ASSERT_TRUE(table.OnMessage(session, Release{1}).ok());
+        }
+        holders.erase(session);
+      } else {
+        const std::string refused = RefusedWith(*table.OnMessage(session, WantOfProcess(process)));
+        holders.erase(session);
+        const bool taken = std::any_of(holders.begin(), holders.end(),
+                                       [process](const auto& holder) { return holder.second != process; });
+        ASSERT_EQ(refused, taken ? "ON_LOAN" : "");
+        if (!taken) holders[session] = process;
+      }
+      ASSERT_EQ(table.readers(1), static_cast<int64_t>(holders.size()));
+    }
+  }
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ using ::syncopate::testing::HasReason;
 
 std::vector<Message> Examples() {
   Grant grant{-3, {0x0123456789abcdefULL, "GPU-7", {1, 1LL << 40}}, true, {0, 5, 1LL << 50}, true};
-  return {Want{1, {2, 3}, ~0ULL, 77},
+  return {Want{1, {2, 3}, ~0ULL, 77, "GPU-7", ~0ULL},
           Want{},
           grant,
           Grant{1, {9, "", {4096}}, false, {}, false},

@@ -34,6 +34,23 @@ TEST(SyncPlanTest, UnshardedWeightsAreOneMessageInTheManifestsOwnOrder) {
   }
 }
 
+// So what a source sends can be mapped in place of the receiver's memory.
+TEST(SyncPlanTest, FromOneSourceToOneRankTheSendArenaIsTheReceiversWithItsGaps) {
+  const Manifest manifest =
+      ManifestFor({{.name = "q", .dtype = DType::kBFloat16, .shape = {6, 128}, .spare_rows = 12},
+                   {.name = "norm", .dtype = DType::kBFloat16, .shape = {128}},
+                   {.name = "a", .dtype = DType::kBFloat16, .shape = {4, 128}, .unit = 1, .adapter = true}});
+  const SyncPlan plan = MakePlan(manifest, "units:1:bf16", "whole:1");
+  int64_t sent = 0;
+  for (const Copy& copy : plan.copies()) {
+    EXPECT_EQ(copy.source_offset, copy.destination_offset);
+    sent += copy.bytes;
+  }
+  for (const PackOp& op : plan.pack(0)) EXPECT_EQ(op.send_offset, manifest.ranges()[op.tensor].begin);
+  EXPECT_EQ(sent, manifest.weight_bytes()) << "no free row, and not the gap before the adapters";
+  EXPECT_EQ(plan.send_bytes(0), manifest.arena_bytes());
+}
+
 TEST(SyncPlanTest, ShardsCutAtBucketsAreOneMessageEachAndTheirBucketsAreTheManifests) {
   Manifest manifest = SmallModel(256);
   Layout shards = MakeLayout(manifest, "buckets:3");
@@ -114,9 +131,14 @@ TEST(SyncPlanTest, TheHashSeesPackOperationsDTypesAndCopies) {
   SyncPlan narrow = plan(in_order, DType::kBFloat16, in_order);
   EXPECT_EQ(one.copies(), narrow.copies());
   EXPECT_NE(one.hash(), narrow.hash());
-  SyncPlan moved = plan(in_order, DType::kFloat32, {{0, 0, 0, 128, 256}, {0, 1, 0, 128, 768}});
-  EXPECT_EQ(one.pack(0), moved.pack(0));
-  EXPECT_NE(one.hash(), moved.hash());
+  // To the second of two ranks, so that the send arena is not the receiver's.
+  auto second = [&manifest, &in_order](int64_t a, int64_t b) {
+    return *SyncPlan::Create(manifest, *Layout::Create(manifest, 1, in_order, DType::kFloat32, 1024),
+                             *Layout::Create(manifest, 2, {{1, 0, 0, 128, a}, {1, 1, 0, 128, b}}, std::nullopt, 1024));
+  };
+  SyncPlan there = second(0, 512), moved = second(256, 768);
+  EXPECT_EQ(there.pack(0), moved.pack(0));
+  EXPECT_NE(there.hash(), moved.hash());
 }
 
 TEST(SyncPlanTest, ASourceThatHoldsSomethingTwiceGivesNoMoreThanItsShare) {

@@ -727,8 +727,7 @@ class MappedBaseTest : public SharedBaseTest {
   int64_t BaseBytes() const { return manifest_.ranges()[1].end; }
 
   int asked_ = 0;
-  SharedBaseMemory base_{
-      1, {.base = manifest_.adapters_begin(), .range = manifest_.arena_bytes(), .shared = manifest_.adapters_begin()}};
+  SharedBaseMemory base_{1, {.base = manifest_.adapters_begin(), .range = manifest_.arena_bytes()}};
 };
 
 TEST_F(MappedBaseTest, ABaseThatIsLentIsMappedAndVerifiedAndNotSent) {

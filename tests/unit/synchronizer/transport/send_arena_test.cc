@@ -254,7 +254,7 @@ TEST(SendArenaForPlanTest, ABaseThatIsLentIsThereOnceAndIsNeverWrittenAgain) {
     if (tensors[static_cast<size_t>(op.tensor)].adapter) adapters.push_back(op);
   }
   auto arena = *SendArena::CreateForPlan(*manifest, planned->plan, 0, {.slots = 3, .lends_base = true});
-  EXPECT_LT(arena->arena_bytes(), manifest->adapters_begin()) << "slots have no gap before the adapters";
+  EXPECT_EQ(arena->arena_bytes(), manifest->arena_bytes()) << "a slot is the receiver's arena";
   EXPECT_THAT(arena->LendBase().status(), HasReason("NOT_LENT"));
   const std::vector<char> first = LayoutContents(*manifest, planned->source, 0, 1);
   std::vector<std::unique_ptr<WeightReader>> readers;
@@ -281,9 +281,8 @@ TEST(SendArenaForPlanTest, ABaseThatIsLentIsThereOnceAndIsNeverWrittenAgain) {
     EXPECT_EQ(staged->bucket_digests, expected->bucket_digests) << "step " << step;
     const std::vector<char> wanted = ReadVersion(*fresh, step);
     EXPECT_EQ(ReadVersion(*arena, step), wanted) << "step " << step;
-    SharedBaseMemory receiver(
-        1, {.base = manifest->adapters_begin(), .range = manifest->arena_bytes(), .shared = manifest->adapters_begin()},
-        SharedBaseMemory::Base::kOnDemand);
+    SharedBaseMemory receiver(1, {.base = manifest->adapters_begin(), .range = manifest->arena_bytes()},
+                              SharedBaseMemory::Base::kOnDemand);
     const SharedMemory lent = *arena->LendBase();
     LentMemory received{lent->info, {}};
     received.handles.emplace_back(dup(lent->handles.front().get()));
@@ -298,6 +297,56 @@ TEST(SendArenaForPlanTest, ABaseThatIsLentIsThereOnceAndIsNeverWrittenAgain) {
     }
   }
   EXPECT_THAT(arena->Launch({1, 9}, [](char*) { return absl::OkStatus(); }), HasReason("BASE_LENT"));
+}
+
+int64_t CountLendable(int64_t columns, const std::string& source = "units:1:bf16", const std::string& to = "whole:1") {
+  const std::vector<TensorSpec> tensors = {
+      {.name = "base", .dtype = DType::kBFloat16, .shape = {3, columns}, .spare_rows = 6},
+      {.name = "norm", .dtype = DType::kBFloat16, .shape = {25}},
+      {.name = "a", .dtype = DType::kBFloat16, .shape = {2, columns}, .unit = 1, .adapter = true}};
+  auto manifest = std::make_shared<const Manifest>(Manifest::Create(tensors, 1024).value());
+  const auto planned = *PlanCache(manifest).Get({source, 1, to, 1});
+  const int64_t lendable = SendArena::LendableBytes(*manifest, planned->plan);
+  EXPECT_TRUE(lendable == 0 || lendable == manifest->adapters_begin()) << lendable;
+  return lendable;
+}
+
+// What another rollouter writes to rows that the base leaves free does not reach one that is sent the base.
+TEST(SendArenaForPlanTest, WhatIsWrittenToFreeRowsIsNeitherDigestedNorSent) {
+  const std::vector<TensorSpec> tensors = {
+      {.name = "q", .dtype = DType::kBFloat16, .shape = {6, 128}, .spare_rows = 12},
+      {.name = "norm", .dtype = DType::kBFloat16, .shape = {100}},
+      {.name = "down", .dtype = DType::kBFloat16, .shape = {5, 256}, .spare_rows = 3},
+      {.name = "a", .dtype = DType::kBFloat16, .shape = {4, 128}, .unit = 1, .adapter = true}};
+  auto manifest = std::make_shared<const Manifest>(Manifest::Create(tensors, 1024).value());
+  const auto planned = *PlanCache(manifest).Get({"units:1:bf16", 1, "whole:1", 1});
+  const SyncPlan& plan = planned->plan;
+  ASSERT_EQ(SendArena::LendableBytes(*manifest, plan), manifest->adapters_begin());
+  std::vector<char> arena(static_cast<size_t>(plan.send_bytes(0)), 0);
+  PackOnHost(plan.pack(0), LayoutContents(*manifest, planned->source, 0, 1).data(), arena.data());
+  const std::vector<uint64_t> digests = DigestRanges(plan.StagedBuckets(0), arena.data());
+  const auto receive = [&] {
+    std::vector<char> received(static_cast<size_t>(manifest->arena_bytes()), 0);
+    for (const Copy& copy : plan.CopiesTo(0)) {
+      std::memcpy(received.data() + copy.destination_offset, arena.data() + copy.source_offset,
+                  static_cast<size_t>(copy.bytes));
+    }
+    return received;
+  };
+  const std::vector<char> before = receive();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const auto rows = static_cast<size_t>(tensors[i].SpareBytes());
+    std::memset(arena.data() + manifest->ranges()[i].end, 0x7f, rows);  // NaN
+  }
+  EXPECT_EQ(DigestRanges(plan.StagedBuckets(0), arena.data()), digests);
+  EXPECT_EQ(receive(), before);
+}
+
+// Three rows of 100 columns end inside a block of 256 bytes, which is sent and digested as a whole.
+TEST(SendArenaForPlanTest, ABaseIsLentOnlyIfNoByteOfRowsThatAReceiverWritesIsSent) {
+  EXPECT_GT(CountLendable(128), 0);
+  EXPECT_EQ(CountLendable(100), 0);
+  EXPECT_EQ(CountLendable(16), 0) << "the free rows end in the block in which they begin";
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ using ::syncopate::testing::IsOk;
 constexpr int64_t kPage = 4096;
 constexpr int64_t kBase = 2 * kPage;
 constexpr int64_t kRange = kBase + 100;
-constexpr SharedBaseMemory::Sizes kSizes{.base = kBase, .range = kRange, .shared = kBase};
+constexpr SharedBaseMemory::Sizes kSizes{.base = kBase, .range = kRange};
 
 // Memory as it arrives in another process: with descriptors of its own.
 LentMemory Receive(const SharedMemory& lent) {
@@ -131,19 +131,6 @@ TEST_F(SharedBaseMemoryTest, ABaseOfItsOwnCanBeWrittenAfterALentOne) {
   EXPECT_EQ(lender_->range(0)[0], 7);
   ASSERT_THAT(borrower_.Map(Receive(*lender_->Lend())), IsOk());
   EXPECT_EQ(borrower_.range(0)[0], 7);
-}
-
-// A send slot leaves out the gap before the adapters: the end of its base is in a page with them.
-TEST(SharedBaseMemoryRestTest, BytesBehindWhatTheRangesShareArePartOfWhatIsLent) {
-  SharedBaseMemory lender(2, {.base = kBase, .range = kPage + 200, .shared = kPage});
-  std::memset(lender.range(0), 7, kPage);
-  const std::string tail(60, 'x');
-  ASSERT_THAT(lender.WriteBase(kPage, tail.data(), 60), IsOk());
-  lender.range(1)[kPage] = 1;
-  SharedBaseMemory borrower(1, kSizes, SharedBaseMemory::Base::kOnDemand);
-  ASSERT_THAT(borrower.Map(Receive(*lender.Lend())), IsOk());
-  EXPECT_EQ(borrower.range(0)[kPage - 1], 7);
-  EXPECT_EQ(std::string(borrower.range(0) + kPage, 61), tail + std::string(1, '\0'));
 }
 
 }  // namespace

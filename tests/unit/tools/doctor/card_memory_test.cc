@@ -79,6 +79,31 @@ TEST(CardMemoryTest, SaysAllThreeWaysAndJudgesTheConfigurationsOwn) {
   EXPECT_EQ(ExamineCardMemory(OneGpu(24), InTurns({"run.share_gpu=true"}))[2].level, Level::kBad);
 }
 
+// The rollouter maps the base of the trainer's send slots, which stays on the card.
+TEST(CardMemoryTest, InTurnsTheBaseOfAdaptersCountsOnce) {
+  const auto alone = GetCardMemory(InTurns({"lora.rank=16"}));
+  const auto turns = GetCardMemory(InTurns({"lora.rank=16", "run.share_gpu=true"}));
+  ASSERT_TRUE(alone.ok() && turns.ok());
+  EXPECT_EQ(alone->lent, 0);
+  EXPECT_NEAR(static_cast<double>(turns->lent), 2 * 1.543e9, 1e8) << "with free rows for adapters";
+  EXPECT_EQ(turns->send, alone->send) << "one slot has the base in any case";
+  EXPECT_NEAR(static_cast<double>(alone->state - turns->state), 2 * 1.543e9, 1e8)
+      << "the policy computes with that one";
+  EXPECT_NEAR(static_cast<double>(alone->moved - turns->moved), 2 * 1.543e9, 1e8) << "which stays in a turn";
+  EXPECT_EQ(turns->rollouters_turn(), alone->rollouters_turn() - turns->lent);
+  EXPECT_EQ(turns->trainers_turn(), turns->state + turns->send);
+  EXPECT_EQ(turns->host_send, turns->send - turns->lent) << "adapters alone leave the card";
+  const auto two = GetCardMemory(InTurns({"lora.rank=16", "run.share_gpu=true", "sync.send_slots=2"}));
+  ASSERT_TRUE(two.ok());
+  EXPECT_EQ(two->send - turns->send, turns->send - turns->lent);
+  const auto sent = GetCardMemory(InTurns({"lora.rank=16", "run.share_gpu=true", "sync.transport=grpc"}));
+  ASSERT_TRUE(sent.ok());
+  EXPECT_EQ(sent->lent, 0) << "what is staged in host memory is not mapped on a card";
+  const std::vector<Finding> findings = ExamineCardMemory(OneGpu(80), InTurns({"lora.rank=16", "run.share_gpu=true"}));
+  ASSERT_EQ(findings.size(), 3u);
+  EXPECT_THAT(findings[2].found, HasSubstr("of it the trainer's send slots' base"));
+}
+
 TEST(CardMemoryTest, TurnsNeedMemoryOfTheHost) {
   const std::vector<Finding> findings = ExamineCardMemory(OneGpu(80, 20), InTurns({"run.share_gpu=true"}));
   ASSERT_EQ(findings.size(), 3u);

@@ -17,6 +17,7 @@
 #include "tests/support/small_model.h"
 #include "tests/support/status_matchers.h"
 #include "tests/support/training_groups.h"
+#include "trainer/actor/base_memory.h"
 #include "trainer/checkpoint/policy_files.h"
 #include "trainer/step/policy_trainer.h"
 
@@ -97,6 +98,93 @@ TEST_P(AdapterPolicyTest, TrainsTheAdaptersAndLeavesTheirBaseBitForBit) {
     EXPECT_NE(before.substr(begin, size), after.substr(begin, size)) << manifest.tensors()[i].name;
   }
   EXPECT_EQ(policy->BaseDigest().value(), base);
+}
+
+// Memory of send slots, with rows between the matrices of the base that others write to.
+struct LentBase {
+  explicit LentBase(const model::ModelConfig& config)
+      : layout(model::MakeWireManifest(config, DType::kBFloat16).value()),
+        bytes(static_cast<size_t>(layout.adapters_begin())) {}
+  std::shared_ptr<const BaseMemory> memory() {
+    return std::make_shared<const BaseMemory>(BaseMemory{layout, [this]() -> absl::StatusOr<std::shared_ptr<char>> {
+                                                           ++allocated;
+                                                           return std::shared_ptr<char>(std::shared_ptr<void>(),
+                                                                                        bytes.data());
+                                                         }});
+  }
+  void WriteToFreeRows(char value) {
+    for (size_t i = 0; i < layout.tensors().size(); ++i) {
+      const TensorSpec& spec = layout.tensors()[i];
+      if (spec.adapter || spec.shape.size() < 2) continue;
+      std::memset(bytes.data() + layout.ranges()[i].end, value, static_cast<size_t>(spec.SpareBytes()));
+    }
+  }
+
+  const Manifest layout;
+  std::vector<char> bytes;
+  int allocated = 0;
+};
+
+TEST(AdapterPolicyBaseTest, ABaseInMemoryOfTheSendSlotsTrainsTheSameAdaptersAndStaysWhereItIs) {
+  at::set_num_threads(1);
+  PolicyTrainer::Options options;
+  options.model = testing::WithAdapters(testing::GroupedQueryModel());
+  options.compute_dtype = DType::kBFloat16;
+  options.seed = 1;
+  options.step.micro_batch_tokens = 40;
+  options.step.loss.correction = loss::Correction::kTis;
+  options.step.loss.kl_coefficient = 0.01;  // the reference is the base
+  auto own = PolicyTrainer::Create(options).value();
+  LentBase lent(options.model);
+  ASSERT_TRUE(CanHoldBase(own->manifest(), lent.layout));
+  options.base_memory = lent.memory();
+  auto policy = PolicyTrainer::Create(options).value();
+  EXPECT_EQ(lent.allocated, 1);
+  const auto base_bytes =
+      own->manifest().ranges()[own->manifest().tensors().size() - own->trained().tensors().size()].begin;
+  EXPECT_EQ(policy->memory().parameter_bytes, own->memory().parameter_bytes - base_bytes / 2);
+  EXPECT_EQ(policy->BaseDigest().value(), own->BaseDigest().value());
+  EXPECT_EQ(ReadArena(*policy), ReadArena(*own));
+  const std::vector<const void*> places = policy->device_tensors();
+  for (size_t i = 0; i < places.size(); ++i) {
+    const TensorSpec& spec = lent.layout.tensors()[i];
+    if (!spec.adapter) {
+      EXPECT_EQ(places[i], lent.bytes.data() + lent.layout.ranges()[i].begin) << spec.name;
+    }
+    const auto bytes = static_cast<size_t>(spec.NumBytes());
+    EXPECT_EQ(std::memcmp(places[i], own->device_tensors()[i], bytes), 0) << spec.name;
+  }
+
+  int64_t moved = 0, moved_own = 0;
+  for (int step = 0; step < 4; ++step) {
+    const auto a = own->Step(Pointers(Groups(7)), step), b = policy->Step(Pointers(Groups(7)), step);
+    ASSERT_TRUE(a.ok() && b.ok()) << a.status() << b.status();
+    EXPECT_EQ(a->gradient_norm, b->gradient_norm);
+    EXPECT_EQ(policy->Digest().value(), own->Digest().value()) << "step " << step;
+    EXPECT_TRUE(policy->CheckFinite().ok());
+    // A turn of the rollouters: one of them writes to the free rows of the base that it maps.
+    moved_own += own->EnterRolloutMode().value().bytes;
+    moved += policy->EnterRolloutMode().value().bytes;
+    lent.WriteToFreeRows(static_cast<char>(step + 1));
+    ASSERT_TRUE(own->EnterTrainerMode().ok() && policy->EnterTrainerMode().ok());
+  }
+  EXPECT_EQ(ReadArena(*policy), ReadArena(*own));
+  EXPECT_GT(moved, 0);
+  EXPECT_LE(moved, moved_own - 4 * base_bytes / 2) << "the base stays on the device";
+}
+
+// q_proj and k_proj lie side by side in float32 and would not in bfloat16, so no product of both could be made.
+TEST(AdapterPolicyBaseTest, ALayoutThatPartsJointLinearsCannotHoldTheBase) {
+  const auto manifest = [](DType dtype, int64_t columns) {
+    TensorSpec q{.name = "q", .dtype = dtype, .shape = {1, columns}, .joint = "qkv"}, k = q, a = q;
+    k.name = "k";
+    a = {.name = "a", .dtype = dtype, .shape = {1, 64}, .unit = 1, .adapter = true};
+    return Manifest::Create({q, k, a}).value();
+  };
+  EXPECT_TRUE(CanHoldBase(manifest(DType::kFloat32, 128), manifest(DType::kBFloat16, 128)));
+  EXPECT_FALSE(CanHoldBase(manifest(DType::kFloat32, 64), manifest(DType::kBFloat16, 64)));
+  EXPECT_FALSE(CanHoldBase(manifest(DType::kFloat32, 128), manifest(DType::kFloat32, 128)))
+      << "it computes in bfloat16";
 }
 
 TEST_P(AdapterPolicyTest, ABaseIsNamedByItsNumbersAlone) {
