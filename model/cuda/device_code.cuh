@@ -19,12 +19,22 @@ struct alignas(16) Vector {
   __nv_bfloat162 pairs[kVector / 2];
 };
 
+// One access of 16 bytes. A copy of a Vector is compiled to four of 4 bytes, because its members have copy operators.
+__device__ __forceinline__ Vector Read(const void* from) {
+  const uint4 bits = *static_cast<const uint4*>(from);
+  return *reinterpret_cast<const Vector*>(&bits);
+}
+
+__device__ __forceinline__ void Write(void* to, const Vector& vector) {
+  *static_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(&vector);
+}
+
 __device__ __forceinline__ void Widen(const Vector& vector, float* values) {
+  const unsigned* pairs = reinterpret_cast<const unsigned*>(&vector);
 #pragma unroll
   for (int i = 0; i < kVector / 2; ++i) {
-    const float2 pair = __bfloat1622float2(vector.pairs[i]);
-    values[2 * i] = pair.x;
-    values[2 * i + 1] = pair.y;
+    values[2 * i] = __uint_as_float(pairs[i] << 16);
+    values[2 * i + 1] = __uint_as_float(pairs[i] & 0xffff0000u);
   }
 }
 
@@ -35,9 +45,7 @@ __device__ __forceinline__ Vector Narrow(const float* values) {
   return vector;
 }
 
-__device__ __forceinline__ void Load(const bf16* from, float* values) {
-  Widen(*reinterpret_cast<const Vector*>(from), values);
-}
+__device__ __forceinline__ void Load(const bf16* from, float* values) { Widen(Read(from), values); }
 
 __device__ __forceinline__ void Load(const float* from, float* values) {
   const float4 low = reinterpret_cast<const float4*>(from)[0], high = reinterpret_cast<const float4*>(from)[1];
@@ -45,9 +53,7 @@ __device__ __forceinline__ void Load(const float* from, float* values) {
   values[4] = high.x, values[5] = high.y, values[6] = high.z, values[7] = high.w;
 }
 
-__device__ __forceinline__ void Store(bf16* to, const float* values) {
-  *reinterpret_cast<Vector*>(to) = Narrow(values);
-}
+__device__ __forceinline__ void Store(bf16* to, const float* values) { Write(to, Narrow(values)); }
 
 __device__ __forceinline__ float Round(float value) { return __bfloat162float(__float2bfloat16_rn(value)); }
 

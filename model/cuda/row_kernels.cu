@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kMaxThreads)
 #pragma unroll
       for (int i = 0; i < kVector; ++i) x[i] += more[i];
       const Vector sum = Narrow(x);
-      *reinterpret_cast<Vector*>(residual + place) = sum;
+      Write(residual + place, sum);
       Widen(sum, x);
     }
   }
@@ -80,8 +80,8 @@ __global__ void __launch_bounds__(kMaxThreads) Gather(int32_t hidden, const int3
   LetNextKernelStart();
   const int element = static_cast<int>(threadIdx.x) * kVector;
   if (element >= hidden) return;
-  *reinterpret_cast<Vector*>(to + static_cast<int64_t>(blockIdx.x) * hidden + element) =
-      *reinterpret_cast<const Vector*>(from + static_cast<int64_t>(rows[blockIdx.x]) * hidden + element);
+  Write(to + static_cast<int64_t>(blockIdx.x) * hidden + element,
+        Read(from + static_cast<int64_t>(rows[blockIdx.x]) * hidden + element));
 }
 
 __global__ void __launch_bounds__(kSwiGluThreads)

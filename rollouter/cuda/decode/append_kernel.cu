@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "model/cuda/device_code.cuh"
 #include "rollouter/cuda/decode/adapter_tile.cuh"
 #include "rollouter/cuda/decode/paged_cache.h"
@@ -11,17 +13,20 @@ using model::Vector;
 
 constexpr int kMostThreads = 256;
 constexpr int kAdaptedWarps = 4;  // of a block that adds adapters
+// Blocks of these that a multiprocessor runs at once, which bounds their registers, and the most it is given.
+constexpr int kAdaptedResident = 4, kMostAdaptedBlocks = 132 * kAdaptedResident;
 
 struct Layer {
   bf16* keys = nullptr;
   bf16* values = nullptr;
 };
 
-// The offset of the row's key and value in their block's piece of head 0; the next head is kTokensPerBlock * head_dim
-// further.
-__device__ __forceinline__ int64_t FindPlace(const PagedRows& rows, const HeadCounts& heads, int row, int position) {
-  const int64_t block =
-      rows.tables[static_cast<int64_t>(rows.slots[row]) * rows.table_stride + position / kTokensPerBlock];
+__device__ __forceinline__ int32_t FindBlock(const PagedRows& rows, int row, int position) {
+  return rows.tables[static_cast<int64_t>(rows.slots[row]) * rows.table_stride + position / kTokensPerBlock];
+}
+
+// The offset of a key and value in their block's piece of head 0; the next head is kTokensPerBlock * head_dim further.
+__device__ __forceinline__ int64_t GetPlace(const HeadCounts& heads, int64_t block, int position) {
   return (block * heads.kv_heads * kTokensPerBlock + position % kTokensPerBlock) * heads.head_dim;
 }
 
@@ -79,12 +84,12 @@ __global__ void __launch_bounds__(kMostThreads)
   const int rotated = (heads.heads + heads.kv_heads) * threads, copied = heads.kv_heads * (dim / kVector);
   const bf16* from =
       static_cast<const bf16*>(inputs.qkv) + static_cast<int64_t>(row) * (heads.heads + 2 * heads.kv_heads) * dim;
-  const int64_t place = FindPlace(rows, heads, row, position);
+  const int64_t place = GetPlace(heads, FindBlock(rows, row, position), position);
   for (int work = static_cast<int>(threadIdx.x); work < rotated + copied; work += static_cast<int>(blockDim.x)) {
     if (work >= rotated) {
       const int head = (work - rotated) / (dim / kVector), element = (work - rotated) % (dim / kVector) * kVector;
-      *reinterpret_cast<Vector*>(layer.values + place + head * kTokensPerBlock * dim + element) =
-          *reinterpret_cast<const Vector*>(from + (heads.heads + heads.kv_heads + head) * dim + element);
+      model::Write(layer.values + place + head * kTokensPerBlock * dim + element,
+                   model::Read(from + (heads.heads + heads.kv_heads + head) * dim + element));
       continue;
     }
     const int head = work / threads, element = work % threads * kVector;
@@ -105,98 +110,153 @@ __global__ void __launch_bounds__(kMostThreads)
   }
 }
 
-// Does what Append does, after it has added the adapters. A warp computes a head of 16 rows: kPairs tiles
-// (adapter_tile.cuh) of the lower half of the head, and as many of the upper half.
-template <int kPairs>
-__global__ void __launch_bounds__(kAdaptedWarps* model::kWarp)
+constexpr int kStages = 3;  // of the tiles of a warp
+
+// Where this lane's rows of a tile belong.
+struct Places {
+  int positions[adapter_tile::kLaneRows];  // below 0: an empty row, or one behind the last
+  int32_t blocks[adapter_tile::kLaneRows];
+};
+
+__device__ __forceinline__ Places ReadPlaces(const PagedRows& rows, int first_row) {
+  Places places;
+#pragma unroll
+  for (int i = 0; i < adapter_tile::kLaneRows; ++i) {
+    const int row = first_row + adapter_tile::GetLane() / 4 + i * adapter_tile::kRows / 2;
+    places.positions[i] = row < rows.rows ? rows.lengths[row] - 1 : -1;
+    places.blocks[i] = places.positions[i] < 0 ? 0 : FindBlock(rows, row, places.positions[i]);
+  }
+  return places;
+}
+
+// Does what Append does, after it has added the adapters. A warp computes two tiles of 16 rows (adapter_tile.cuh): 32
+// columns of the lower half of a head, and the matching ones of the upper half. It keeps its columns and goes on to
+// further rows, so that it reads B once. A head has kPairs warps, which are in one block.
+template <int kPairs, bool kDeep>
+__global__ void __launch_bounds__(kAdaptedWarps* model::kWarp, kAdaptedResident)
     AddAndAppend(PagedRows rows, HeadCounts heads, AppendInputs inputs, const __grid_constant__ AdaptedProduct product,
                  Layer layer, bf16* queries) {
   constexpr int kHalf = kPairs * adapter_tile::kColumns, kDim = 2 * kHalf, kLaneRows = adapter_tile::kLaneRows;
-  const int head = static_cast<int>(blockIdx.x) * kAdaptedWarps + static_cast<int>(threadIdx.x) / model::kWarp;
-  const int element = adapter_tile::GetElement();
-  const adapter_tile::Rows tile = adapter_tile::ReadRows(product, static_cast<int>(blockIdx.y) * adapter_tile::kRows);
+  static_assert(kAdaptedWarps % kPairs == 0);
+  __shared__ adapter_tile::Stage all_stages[kAdaptedWarps][kStages];
+  __shared__ float all_squares[2][kAdaptedWarps][adapter_tile::kRows];
+  const int warp = static_cast<int>(threadIdx.x) / model::kWarp, lane = adapter_tile::GetLane();
+  const int head = (static_cast<int>(blockIdx.x) * kAdaptedWarps + warp) / kPairs;
+  // The lane's first column in its half of the head.
+  const int pair_column = warp % kPairs * adapter_tile::kColumns, element = pair_column + adapter_tile::GetElement();
+  const bool mine = head < heads.heads + 2 * heads.kv_heads;
+  adapter_tile::Stage* const stages = all_stages[warp];
   int index = product.count - 1;
   while (index >= 0 && (head * kDim < product.adapters[index].begin ||
                         head * kDim >= product.adapters[index].begin + product.adapters[index].outputs)) {
     --index;
   }
-  // What the kernels of this pass only read is asked for before they end, B of all tiles at once. The matrix product
-  // that is the kernel before this one has begun after everything that wrote it.
-  int positions[kLaneRows];
-  int64_t places[kLaneRows];
+  const int first_column = index < 0 ? 0 : head * kDim - product.adapters[index].begin + pair_column;
+  const int stride = adapter_tile::GetStride(product), step = static_cast<int>(gridDim.y) * adapter_tile::kRows;
+  const bf16* y = static_cast<const bf16*>(inputs.qkv);
+  const auto get_row = [&](int first_row, int i) { return first_row + lane / 4 + i * adapter_tile::kRows / 2; };
+  const auto copy = [&](adapter_tile::Stage& stage, int first_row, const int* sets) {
 #pragma unroll
-  for (int i = 0; i < kLaneRows; ++i) {
-    positions[i] = tile.at[i] < rows.rows ? rows.lengths[tile.at[i]] - 1 : -1;
-    places[i] = positions[i] < 0 ? 0 : FindPlace(rows, heads, tile.at[i], positions[i]);
+    for (int i = 0; i < kLaneRows; ++i) {
+      const bf16* from = y + static_cast<int64_t>(get_row(first_row, i)) * stride + head * kDim + element;
+      const bool copies = mine && get_row(first_row, i) < product.rows;
+      adapter_tile::CopyIf(copies, from, &stage.columns[0][i][lane]);
+      adapter_tile::CopyIf(copies, from + kHalf, &stage.columns[1][i][lane]);
+    }
+    adapter_tile::CopyInner(product, mine ? index : -1, y, first_row, sets, stage);
+    adapter_tile::EndCopies();
+  };
+
+  // What the kernels of this pass only read is asked for before they end. The matrix product that is the kernel before
+  // this one has begun after everything that wrote it.
+  int first_row = static_cast<int>(blockIdx.y) * adapter_tile::kRows;
+  int sets[kStages][kLaneRows];
+#pragma unroll
+  for (int stage = 0; stage < kStages; ++stage) {
+#pragma unroll
+    for (int i = 0; i < kLaneRows; ++i)
+      sets[stage][i] = adapter_tile::ReadSet(product, get_row(first_row + stage * step, i));
   }
-  adapter_tile::Outer outers[2][kPairs];
-  const int first_column = index < 0 ? 0 : head * kDim - product.adapters[index].begin;
+  adapter_tile::Sets tile = adapter_tile::ReadSets(product, first_row);
+  Places places = ReadPlaces(rows, first_row);
+  adapter_tile::Outer outers[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-#pragma unroll
-    for (int p = 0; p < kPairs; ++p) {
-      adapter_tile::ReadFirstOuter(product, index, first_column + half * kHalf + p * adapter_tile::kColumns, tile,
-                                   outers[half][p]);
-    }
+    if (mine) adapter_tile::ReadFirstOuter(product, index, first_column + half * kHalf, tile, outers[half]);
   }
   model::WaitForEarlierKernels();
   model::LetNextKernelStart();
-  if (head >= heads.heads + 2 * heads.kv_heads) return;
-  const bf16* y = static_cast<const bf16*>(inputs.qkv);
-  const int stride = adapter_tile::GetStride(product);
-  // Halves of the head, rounded as the product's result would be.
-  Vector halves[2][kPairs][kLaneRows], inner[kLaneRows];
-  adapter_tile::ReadInner(product, index, y, tile, /*depth=*/0, inner);
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
+  for (int i = 0; i + 1 < kStages; ++i) copy(stages[i], first_row + i * step, sets[i]);
+  int next[kLaneRows];  // the sets of the rows that are copied next
 #pragma unroll
-    for (int p = 0; p < kPairs; ++p) {
-      adapter_tile::ReadColumns(product, y + head * kDim + half * kHalf, stride, tile, p * adapter_tile::kColumns,
-                                kHalf, halves[half][p]);
-    }
-  }
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-#pragma unroll
-    for (int p = 0; p < kPairs; ++p) {
-      Vector left[kLaneRows] = {inner[0], inner[1]};
-      float values[kLaneRows][kVector];
-      adapter_tile::Add(product, index, y, tile, first_column + half * kHalf + p * adapter_tile::kColumns,
-                        halves[half][p], left, outers[half][p], values);
-#pragma unroll
-      for (int i = 0; i < kLaneRows; ++i) halves[half][p][i] = model::Narrow(values[i]);
-    }
-  }
+  for (int i = 0; i < kLaneRows; ++i) next[i] = sets[kStages - 1][i];
   const bool query = head < heads.heads, value = head >= heads.heads + heads.kv_heads;
   const bf16* norm = static_cast<const bf16*>(query ? inputs.q_norm : inputs.k_norm);
+  for (int at = 0, turn = 0; first_row < product.rows; at = (at + 1) % kStages, turn ^= 1, first_row += step) {
+    adapter_tile::WaitForCopies<kStages - 2>();
+    __syncwarp();  // the warp sees all of this stage, and has read all of the one before
+    copy(stages[(at + kStages - 1) % kStages], first_row + (kStages - 1) * step, next);
 #pragma unroll
-  for (int i = 0; i < kLaneRows; ++i) {
-    if (positions[i] < 0) continue;
-    bf16* to = queries + (static_cast<int64_t>(tile.at[i]) * heads.heads + head) * kDim;
-    if (!query) {
-      to = (value ? layer.values : layer.keys) + places[i] +
-           (head - heads.heads - (value ? heads.kv_heads : 0)) * kTokensPerBlock * kDim;
+    for (int i = 0; i < kLaneRows; ++i) {
+      next[i] = adapter_tile::ReadSet(product, get_row(first_row + kStages * step, i));
     }
-    float low[kPairs][kVector], high[kPairs][kVector], squares = 0;
+    const Places now = places;
+    places = ReadPlaces(rows, first_row + step);
+    adapter_tile::Stage& stage = stages[at];
+    const adapter_tile::Inner inner = adapter_tile::LoadInner(stage, tile);
+    float halves[2][kLaneRows][kVector];
 #pragma unroll
-    for (int p = 0; p < kPairs; ++p) {
-      model::Widen(halves[0][p][i], low[p]);
-      model::Widen(halves[1][p][i], high[p]);
-      squares += SumSquares(low[p], high[p]);
+    for (int half = 0; half < 2; ++half) {
+      const Vector base[kLaneRows] = {model::Read(&stage.columns[half][0][lane]),
+                                      model::Read(&stage.columns[half][1][lane])};
+      adapter_tile::Add<kDeep>(product, mine ? index : -1, y, first_row, tile, first_column + half * kHalf, base, inner,
+                               outers[half], halves[half]);
+      // Rounded as the product's result would be.
+#pragma unroll
+      for (int i = 0; i < kLaneRows; ++i) model::Widen(model::Narrow(halves[half][i]), halves[half][i]);
     }
-    if (!value && norm != nullptr) {
-      const float scale = rsqrtf(SumOverLanes(squares, /*threads=*/4) / static_cast<float>(kDim) + inputs.epsilon);
+    float squares[kLaneRows] = {};
+    if (inputs.q_norm != nullptr) {
 #pragma unroll
-      for (int p = 0; p < kPairs; ++p) {
-        ScaleByNorm(low[p], high[p], norm, p * adapter_tile::kColumns + element, kHalf, scale);
+      for (int i = 0; i < kLaneRows; ++i) {
+        squares[i] = SumOverLanes(SumSquares(halves[0][i], halves[1][i]), /*threads=*/4);
+      }
+      if constexpr (kPairs > 1) {
+        // In turns, so that no warp writes what another one still reads.
+        float(*const of_warps)[adapter_tile::kRows] = all_squares[turn];
+#pragma unroll
+        for (int i = 0; i < kLaneRows; ++i) {
+          if (lane % 4 == 0) of_warps[warp][lane / 4 + i * adapter_tile::kRows / 2] = squares[i];
+        }
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < kLaneRows; ++i) {
+          squares[i] = 0;
+          for (int p = 0; p < kPairs; ++p) {
+            squares[i] += of_warps[warp / kPairs * kPairs + p][lane / 4 + i * adapter_tile::kRows / 2];
+          }
+        }
       }
     }
+    if (!mine) continue;
 #pragma unroll
-    for (int p = 0; p < kPairs; ++p) {
-      const int at = p * adapter_tile::kColumns + element;
-      if (!value) Rotate(low[p], high[p], inputs.rotations + 2 * (static_cast<int64_t>(positions[i]) * kHalf + at));
-      adapter_tile::Write(to + at, low[p]);
-      adapter_tile::Write(to + kHalf + at, high[p]);
+    for (int i = 0; i < kLaneRows; ++i) {
+      if (now.positions[i] < 0) continue;
+      bf16* to = queries + (static_cast<int64_t>(get_row(first_row, i)) * heads.heads + head) * kDim;
+      if (!query) {
+        to = (value ? layer.values : layer.keys) + GetPlace(heads, now.blocks[i], now.positions[i]) +
+             (head - heads.heads - (value ? heads.kv_heads : 0)) * kTokensPerBlock * kDim;
+      }
+      float *low = halves[0][i], *high = halves[1][i];
+      if (!value) {
+        if (norm != nullptr) {
+          ScaleByNorm(low, high, norm, element, kHalf, rsqrtf(squares[i] / static_cast<float>(kDim) + inputs.epsilon));
+        }
+        Rotate(low, high, inputs.rotations + 2 * (static_cast<int64_t>(now.positions[i]) * kHalf + element));
+      }
+      model::Store(to + element, low);
+      model::Store(to + kHalf + element, high);
     }
   }
 }
@@ -216,11 +276,16 @@ cudaError_t RotateAndAppend(const PagedRows& rows, const HeadCounts& heads, cons
     const bool adds = (heads.head_dim == 64 || heads.head_dim == 128) && product.Fits() && product.rows == rows.rows &&
                       product.columns == all_heads * heads.head_dim;
     if (!adds) return cudaErrorInvalidValue;
-    const dim3 grid(static_cast<unsigned>((all_heads + kAdaptedWarps - 1) / kAdaptedWarps),
-                    static_cast<unsigned>((rows.rows + adapter_tile::kRows - 1) / adapter_tile::kRows));
-    return model::LaunchChained(heads.head_dim == 64 ? AddAndAppend<1> : AddAndAppend<2>, grid,
-                                dim3(kAdaptedWarps * model::kWarp), 0, stream, rows, heads, inputs, product, place,
-                                static_cast<bf16*>(queries));
+    const int warps = all_heads * heads.head_dim / (2 * adapter_tile::kColumns);
+    const int across = (warps + kAdaptedWarps - 1) / kAdaptedWarps;
+    const int down =
+        std::min((rows.rows + adapter_tile::kRows - 1) / adapter_tile::kRows, std::max(kMostAdaptedBlocks / across, 1));
+    const dim3 grid(static_cast<unsigned>(across), static_cast<unsigned>(down));
+    const bool deep = product.rank > adapter_tile::kDepth;
+    const auto kernel = heads.head_dim == 64 ? (deep ? AddAndAppend<1, true> : AddAndAppend<1, false>)
+                                             : (deep ? AddAndAppend<2, true> : AddAndAppend<2, false>);
+    return model::LaunchChained(kernel, grid, dim3(kAdaptedWarps * model::kWarp), 0, stream, rows, heads, inputs,
+                                product, place, static_cast<bf16*>(queries));
   }
   const int work = (heads.heads + heads.kv_heads) * (heads.head_dim / 16) + heads.kv_heads * (heads.head_dim / kVector);
   const int threads = (work + model::kWarp - 1) / model::kWarp * model::kWarp;

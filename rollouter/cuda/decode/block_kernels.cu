@@ -49,8 +49,8 @@ __global__ void __launch_bounds__(kThreads)
       rows.tables[static_cast<int64_t>(sequences.slots[low]) * rows.table_stride + position / kTokensPerBlock];
   const int head = vector / vectors_a_head, element = vector % vectors_a_head * kVector;
   const int64_t from = ((block * kv_heads + head) * kTokensPerBlock + position % kTokensPerBlock) * dim + element;
-  packed_keys[at] = *reinterpret_cast<const model::Vector*>(keys + from);
-  packed_values[at] = *reinterpret_cast<const model::Vector*>(values + from);
+  model::Write(packed_keys + at, model::Read(keys + from));
+  model::Write(packed_values + at, model::Read(values + from));
 }
 
 }  // namespace

@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kMaxThreads)
       for (int i = 0; i < kVector; ++i) x[i] += part[i];
     }
     const model::Vector sum = model::Narrow(x);
-    *reinterpret_cast<model::Vector*>(residual + place) = sum;
+    model::Write(residual + place, sum);
     model::Widen(sum, x);
   }
   float squares = 0;

@@ -100,7 +100,8 @@ std::string Name(const ::testing::TestParamInfo<Case>& info) {
 class AdapterKernels : public ::testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(Shapes, AdapterKernels,
                          ::testing::Values(Case{1, 8}, Case{16, 32}, Case{37, 24}, Case{256, 32}, Case{300, 16},
-                                           Case{40, 72}, Case{65, 256}, Case{5000, 32}),
+                                           Case{40, 72}, Case{65, 256}, Case{5000, 32},
+                                           Case{20000, 32}),  // more tiles of a warp than it has stages
                          Name);
 
 TEST_P(AdapterKernels, AddEachRowsOwnAdapterAndTheResidual) {
@@ -217,19 +218,23 @@ struct AppendCase {
   bool norm = false;
   std::vector<int32_t> outputs;  // of the adapters, from `begin` on
   int32_t begin = 0;
+  int32_t rows = 40;
 };
 class AdaptedAppend : public ::testing::TestWithParam<AppendCase> {};
 INSTANTIATE_TEST_SUITE_P(Heads, AdaptedAppend,
                          ::testing::Values(AppendCase{{14, 2, 64}, false, {14 * 64, 2 * 64, 2 * 64}, 0},
                                            AppendCase{{16, 8, 128}, true, {16 * 128, 8 * 128, 8 * 128}, 0},
                                            AppendCase{{4, 2, 64}, true, {2 * 64}, 6 * 64},  // of the values alone
-                                           AppendCase{{12, 2, 128}, false, {12 * 128, 2 * 128}, 0}));
+                                           AppendCase{{12, 2, 128}, false, {12 * 128, 2 * 128}, 0},
+                                           // More tiles of a warp than it has stages.
+                                           AppendCase{{14, 2, 64}, false, {14 * 64, 2 * 64, 2 * 64}, 0, 6800},
+                                           AppendCase{{28, 4, 128}, true, {28 * 128, 4 * 128, 4 * 128}, 0, 2000}));
 
 // What is appended is what the kernel without adapters appends of a product to which they have been added.
 TEST_P(AdaptedAppend, AddsRotatesAndWritesTheRowsOwnPlacesOnly) {
   SYNCOPATE_NEED_GPUS(1);
-  const auto [heads, with_norm, outputs, begin] = GetParam();
-  const int32_t rows = 40, dim = heads.head_dim, width = (heads.heads + 2 * heads.kv_heads) * dim;
+  const auto [heads, with_norm, outputs, begin, rows] = GetParam();
+  const int32_t dim = heads.head_dim, width = (heads.heads + 2 * heads.kv_heads) * dim;
   const int32_t blocks = rows + 1, layers = 2, layer = 1;
   std::vector<int32_t> slots, lengths, tables;
   for (int32_t row = 0; row < rows; ++row) {
