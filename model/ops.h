@@ -54,13 +54,15 @@ class Ops {
   // dy [R, F]. `wanted`: compute y; else it is undefined.
   virtual SwiGluGradient SwiGluBackward(const at::Tensor& dy, const at::Tensor& gate_up, bool wanted) const = 0;
 
-  // scale * inner outer^T, which an adapter adds to the columns of a product. The sum is rounded to the product's dtype.
+  // scale * inner outer^T, which an adapter adds to the columns of a product. The sum is rounded to the product's
+  // dtype.
   struct LowRank {
     at::Tensor inner;  // [R, rank], in the dtype of the product; its rows may be further apart. Undefined: nothing
     at::Tensor outer;  // [columns, rank], in that dtype
     double scale = 1;
   };
-  // SwiGlu() of gate_up plus `gate` in its first F columns and `up` in the others. On a GPU the sum is never in memory.
+  // SwiGlu() of gate_up plus `gate` in its first F columns and `up` in the others. On a GPU, in bfloat16, the sum is never
+  // in memory.
   virtual at::Tensor AdaptedSwiGlu(const at::Tensor& gate_up, const LowRank& gate, const LowRank& up) const;
   // The adapters around SwiGLU: those of gate and up, and that of the product which reads y, whose part of dy is a term
   // too: `inner` is the gradient of its inner product, `outer` its transposed a.

@@ -73,7 +73,7 @@ at::Tensor InnerProducts(const Linear& linear, const at::Tensor& x);
 // Adds to y [R, out], in place, what the linear's adapters make of x [R, in]: the product of x a^T with b is scaled and
 // added to y before it is rounded.
 void AddAdapters(const Linear& linear, const at::Tensor& x, const at::Tensor& y);
-// The same by InnerProducts() of x.
+// Does what AddAdapters() does; `inner`: InnerProducts() of x.
 void AddOuterProducts(const Linear& linear, const at::Tensor& inner, const at::Tensor& y);
 
 // Attention over the rows of one call, which the caller of Transformer implements: a trainer attends inside packed

@@ -78,9 +78,8 @@ void AddTrainOptions(CLI::App* app, TrainArguments* arguments) {
   app->add_option("--variant", arguments->variant, "Of the case offload those whose name has this; nothing: all");
   app->add_option("--allocator", arguments->allocator,
                   "Settings of libtorch's allocator, as PYTORCH_CUDA_ALLOC_CONF takes them");
-  app->add_flag(
-      "--profile", arguments->profile,
-      "Of policy on one rank: after its steps the time of each kernel in one more step, by libtorch's profiler");
+  app->add_flag("--profile", arguments->profile,
+                "Of policy on one rank: also list the time of each kernel of one more step, by libtorch's profiler");
   app->add_flag("--json", arguments->json, "Print one JSON object a line as each case ends");
 }
 

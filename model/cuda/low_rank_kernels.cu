@@ -159,8 +159,8 @@ __device__ __forceinline__ void ReadRows(const bf16* from, int64_t stride, int f
   }
 }
 
-// Without a branch, which an exact division has: few warps are resident, and a lane's numbers are to be computed beside
-// each other.
+// Uses __fdividef, as an exact division has a branch: few warps are resident, and a lane computes its eight numbers
+// side by side.
 __device__ __forceinline__ float Sigmoid(float x) { return __fdividef(1.f, 1.f + __expf(-x)); }
 
 __device__ __forceinline__ int GetColumn() {
@@ -271,8 +271,8 @@ __global__ void __launch_bounds__(kThreads, kBackwardResident)
   }
 }
 
-// -- The same with the gradients of the adapters' matrices that are [rank, width] or [width, rank], for ranks up to
-// kPart: sums over rows of `inner` times a gradient, or times y, which then need not be in memory. A warp keeps its
+// -- The backward kernel that also makes the gradients of the adapters' matrices, [rank, width] or [width, rank], for
+// ranks up to kPart: sums over rows of `inner` times a gradient, or times y, which then need not be in memory. A warp keeps its
 // columns' sums over its rows in registers; another kernel adds those of all warps, in a fixed order.
 
 constexpr int kTerms = 3;  // of gate, of up, of dy

@@ -27,8 +27,8 @@ absl::StatusOr<int64_t> BlocksThatFit(const KvBudget& budget) {
                  absl::StrCat("beside the weights and the engine's ", budget.reserved / kMiB, " MiB, ",
                               budget.others == 0 ? ""
                                                  : absl::StrCat("and ", budget.others / kMiB,
-                                                                " MiB for the send slots of the trainer that "
-                                                                "shares the GPU (run.share_gpu), "),
+                                                                " MiB for the trainer's send slots, and a base "
+                                                                "that may have to be received (run.share_gpu), "),
                               "rollout.gpu_memory ", budget.share, " of the GPU's ", budget.total / kMiB,
                               " MiB leaves ", room / kMiB, " MiB for keys and values; ",
                               asked ? absl::StrCat("rollout.kv_tokens ", budget.blocks_asked * kBlockTokens)

@@ -96,6 +96,7 @@ absl::StatusOr<std::unique_ptr<CudaSendArena>> CudaSendArena::Create(const Manif
 absl::Status CudaSendArena::Allocate(const StageProgram& program, const Manifest& manifest) {
   const int device = options_.device;
   cuda::DeviceScope scope(device);
+  SYNCOPATE_ASSIGN_OR_RETURN(gpu_, cuda::ReadGpuUuid(device));
   if (base_bytes_ > 0 && options_.base != nullptr) {
     SYNCOPATE_CHECK(options_.base->bytes() == base_bytes_);
     base_ = options_.base;
@@ -405,10 +406,9 @@ absl::StatusOr<SharedMemory> CudaSendArena::LendBase() {
     return Error(absl::StatusCode::kFailedPrecondition, "NOT_LENT", "this source has no base weights to lend");
   }
   if (lent_ != nullptr) return lent_;
-  SYNCOPATE_ASSIGN_OR_RETURN(cuda::GpuFacts facts, cuda::ReadGpuFacts(options_.device));
   SYNCOPATE_ASSIGN_OR_RETURN(cuda::ExportedMemory exported, base_->Export());
   auto lent = std::make_shared<LentMemory>();
-  lent->info = {exported.id, std::move(facts.gpu_uuid), std::move(exported.chunks)};
+  lent->info = {exported.id, gpu_, std::move(exported.chunks)};
   lent->handles = std::move(exported.fds);
   return lent_ = std::move(lent);
 }

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -194,6 +195,7 @@ class CudaSendArena final : public WeightStore {
   const uint64_t fingerprint_;
   const int64_t send_bytes_;
   const int64_t base_bytes_;               // with which all slots begin, in `base_`; 0: each has a base of its own
+  std::string gpu_;                        // its UUID
   const std::vector<ByteRange> buckets_;   // by digest index
   const std::vector<bool> adapters_;       // by digest index: SyncPlan::StagedAdapters
   const std::vector<TypedRange> numbers_;  // ranges of the send arena, for errors

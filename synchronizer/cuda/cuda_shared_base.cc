@@ -41,7 +41,7 @@ absl::StatusOr<std::unique_ptr<CudaSharedBase>> CudaSharedBase::Create(const Opt
   return memory;
 }
 
-void CudaSharedBase::Count() {
+void CudaSharedBase::CountOwnBytes() {
   const int64_t base = base_ == Base::kOwn ? options_.base_bytes : base_ == Base::kStandIn ? stand_in_bytes_ : 0;
   own_bytes_ = base + (has_rests_ ? options_.ranges * options_.rest_bytes : int64_t{0});
 }
@@ -51,7 +51,7 @@ absl::Status CudaSharedBase::UnmapBase() {
   for (cuda::AddressRange& base : bases_) SYNCOPATE_RETURN_IF_ERROR(base.Unmap());
   base_ = Base::kNone;
   loan_ = FileDescriptor();  // this process's part of the memory has ended
-  Count();
+  CountOwnBytes();
   return absl::OkStatus();
 }
 
@@ -69,7 +69,7 @@ absl::Status CudaSharedBase::MapBase(const std::vector<Piece>& pieces, Base stat
     }
   }
   base_ = state;
-  Count();
+  CountOwnBytes();
   return absl::OkStatus();
 }
 
@@ -97,7 +97,7 @@ absl::Status CudaSharedBase::Release(bool keep_lent) {
   const cuda::DeviceScope scope(options_.device);
   for (cuda::AddressRange& rest : rests_) SYNCOPATE_RETURN_IF_ERROR(rest.Unmap());
   has_rests_ = false;
-  Count();
+  CountOwnBytes();
   return keep_lent && base_ == Base::kLent ? absl::OkStatus() : UnmapBase();
 }
 
@@ -109,7 +109,7 @@ absl::Status CudaSharedBase::Restore(bool own_base) {
   const cuda::DeviceScope scope(options_.device);
   for (cuda::AddressRange& rest : rests_) rest.Unmap().IgnoreError();  // `restored` has the error
   has_rests_ = false;
-  Count();
+  CountOwnBytes();
   return restored;
 }
 
@@ -124,7 +124,7 @@ absl::Status CudaSharedBase::RestoreRests() {
     SYNCOPATE_RETURN_IF_ERROR(cuda::ZeroGpuMemory(options_.device, rest.data(), options_.rest_bytes));
   }
   has_rests_ = true;
-  Count();
+  CountOwnBytes();
   return absl::OkStatus();
 }
 

@@ -61,7 +61,7 @@ class CudaSharedBase {
   absl::Status Restore(bool own_base);
   // Makes `memory` the base of all ranges and gives back this process's own. FAILED_PRECONDITION reason BASE_UNMAPPABLE,
   // with nothing changed, if it is not of this GPU and of the base's size. INVALID_ARGUMENT reason BAD_MEMORY_EXPORT,
-  // INTERNAL reason CUDA_ERROR: there is no base then.
+  // INTERNAL reason CUDA_ERROR: there may be no base then.
   absl::Status Map(LentMemory memory);
   // Makes sure that the base is memory of this process's own. Errors of Create(); there is no base then.
   absl::Status Own();
@@ -80,17 +80,17 @@ class CudaSharedBase {
   absl::Status MapBase(const std::vector<Piece>& pieces, Base state);
   absl::Status MapStandIn();
   absl::Status RestoreRests();
-  void Count();
+  void CountOwnBytes();
 
   const Options options_;
   const std::string gpu_;  // its UUID
+  FileDescriptor loan_;    // LentMemory::loan of what is mapped; destroyed after the mappings
   std::vector<cuda::AddressRange> ranges_;
   std::vector<cuda::AddressRange> bases_, rests_;  // parts of ranges_
   int64_t stand_in_bytes_ = 0;
   bool has_rests_ = false;
   std::atomic<Base> base_ = Base::kNone;
   std::atomic<int64_t> own_bytes_ = 0;
-  FileDescriptor loan_;  // LentMemory::loan of what is mapped
 };
 
 }  // namespace syncopate::synchronizer

@@ -525,6 +525,7 @@ absl::StatusOr<WeightReceiver::Installed> WeightReceiver::Install(const synchron
     if (target_->in_place() || target_->shares_base()) {  // one base
       live_base_ = shadow_base_;
       live_verified_ = shadow_verified_;
+      base_unmappable_ = false;  // what could not be mapped may be mapped when the base is lost the next time
     }
     shadow_base_ = live_base_.exchange(shadow_base_);
     std::swap(live_verified_, shadow_verified_);

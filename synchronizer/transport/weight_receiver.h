@@ -210,7 +210,7 @@ class WeightReceiver {
   ReceiverTransport* transport_ = nullptr;
   bool already_serves_ = false;
   bool checked_since_sleep_ = false;  // the live weights, of a target that shares its base
-  bool base_unmappable_ = false;      // a MapBase has failed: base weights are sent from then on
+  bool base_unmappable_ = false;      // a MapBase has failed: the base is sent until it is there again
   std::atomic<uint64_t> live_base_ =
       0;                      // Subset::base_digest of the live weights; 0: none; written by this thread alone
   uint64_t shadow_base_ = 0;  // Subset::base_digest of the weights in the shadow

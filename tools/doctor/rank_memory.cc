@@ -60,7 +60,8 @@ absl::StatusOr<std::vector<RankMemory>> GetRankMemory(const v1::RunConfig& confi
   const int64_t trained = has_base ? units.back().shard : elements;
   const int64_t in_float32 = has_base && IsOnGpu(config) ? trained : elements;
   const int64_t lent = LendsBase(config, model) ? synchronizer::SendArena::LendableBytes(wire, plan) : 0;
-  // On a GPU the policy computes with the base that it lends, where the send slots have it.
+  // On a GPU the policy computes with the base that it lends, where the send slots have it. All published shapes can
+  // (trainer::CanHoldBase); for one that cannot, this is too low by one base.
   const int64_t copied = !IsOnGpu(config) ? 0 : lent > 0 ? trained : elements;
   const int64_t state = in_float32 * kWeightBytes + trained * kTrainedBytes + copied * kBFloat16Bytes;
   // Gradients begin with 0, and the copy that computes is made of the weights, unless a base is there in it alone.

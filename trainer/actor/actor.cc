@@ -318,6 +318,7 @@ void Actor::ReleaseGradientUnits() {
 }
 
 void Actor::RenewWeights() {
+  base_sums_ = at::Tensor();  // so that the next digest finds what has happened to the base meanwhile
   MakeWeightUnits();
   RenewCopy();
   WaitForDevice();  // so that the time of Load() includes the copy
@@ -580,13 +581,14 @@ absl::Status Actor::ReadShard(const std::function<absl::Status(int64_t, absl::st
   }
   // What is read of the base while it is in bfloat16, in float32.
   const int64_t base = base_is_rounded() ? shards_.trained_begin() : 0;
-  const at::Tensor rounded = base > 0 && !trained_alone ? RoundedBase() : at::Tensor();
+  at::Tensor rounded;
   auto read = [&](int64_t begin, int64_t count) {
     if (begin < base) return rounded.narrow(0, begin, count).cpu().to(at::kFloat);
     return parameters_.narrow(0, begin - base, count).cpu();
   };
   // On a stream beside the step's: there a copy would wait for all that the step has queued.
   return reading_.RunAfter(read_from_, [&]() -> absl::Status {
+    if (base > 0 && !trained_alone) rounded = RoundedBase();
     for (int64_t begin = trained_alone ? shards_.trained_begin() : 0; begin < elements;) {
       const int64_t count = std::min(kCopiedAtOnce, (begin < base ? base : elements) - begin);
       const at::Tensor piece = read(begin, count);
@@ -605,7 +607,8 @@ absl::StatusOr<uint64_t> Actor::Digest() const {
   at::Tensor mine = SumsOfPieces(manifest_, shards_, parameters_, base_is_rounded() ? shards_.trained_begin() : 0);
   if (base_is_rounded()) {
     if (!base_sums_.defined()) {
-      base_sums_ = SumsOfPieces(manifest_, shards_, RoundedBase());
+      base_sums_ = base_is_elsewhere() ? SumsOfTensors(manifest_, base_tensors_)
+                                       : SumsOfPieces(manifest_, shards_, copy_.narrow(0, 0, shards_.trained_begin()));
     }
     mine.add_(base_sums_);
   }
@@ -619,7 +622,10 @@ absl::StatusOr<uint64_t> Actor::Digest() const {
 absl::Status Actor::CheckFinite() const {
   at::NoGradGuard no_grad;
   if (shards_.is_whole() && !base_is_rounded()) return trainer::CheckFinite(manifest_, parameters_);
-  if (base_is_elsewhere()) return CheckFiniteByOperators(manifest_, at::cat({RoundedBase(), copy_}));
+  for (size_t i = 0; i < base_tensors_.size(); ++i) {
+    if (!at::isfinite(base_tensors_[i]).all().item<bool>()) return NotFinite(manifest_.tensors()[i]);
+  }
+  if (base_is_elsewhere()) return CheckFiniteByOperators(trained_, copy_);
   if (shards_.is_whole()) return CheckFiniteByOperators(manifest_, copy_);
   // Finds the first tensor with a non-finite number on any rank: a reduction for the largest, of minus the index.
   at::Tensor first = at::full({1}, -std::numeric_limits<double>::infinity(), parameters_.options().dtype(at::kDouble));

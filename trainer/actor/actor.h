@@ -147,8 +147,8 @@ class Actor {
                          bool trained_alone = false) const;
   // Before weights are changed or moved: nobody reads them any more. Each update and each move does this itself.
   absl::Status FinishRead();
-  // True if the base of adapters is in bfloat16 alone.
   bool has_arenas() const { return arenas_.parameters != nullptr; }  // not memory of libtorch's allocator
+  // True if the base of adapters is in bfloat16 alone.
   bool base_is_rounded() const { return copy_.defined() && shards_.trained_begin() > 0; }
   // Whether the base is in BaseMemory.
   bool base_is_elsewhere() const { return !base_tensors_.empty(); }
@@ -248,8 +248,8 @@ class Actor {
     at::Tensor numbers;
   };
   Written written_;
-  // What a base in bfloat16 adds to the sums of all buckets, [buckets] int64: it does not change, and is summed at the
-  // first digest.
+  // What a base in bfloat16 adds to the sums of all buckets, [buckets] int64. The base does not change, and is summed by
+  // the first digest after the weights have come to the device.
   mutable at::Tensor base_sums_;
   std::function<absl::Status()> reader_;  // that is to be finished; null: there is none
   SideStream reading_;                    // beside the current stream

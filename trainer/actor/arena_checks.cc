@@ -77,6 +77,39 @@ at::Tensor SumsOfPieces(const Manifest& manifest, const FlatShards& shards, cons
   return sums;
 }
 
+at::Tensor SumsOfTensors(const Manifest& manifest, const std::vector<at::Tensor>& tensors) {
+  at::NoGradGuard no_grad;
+  using Run = model::Ops::DigestRun;
+  const model::Ops& ops = model::OpsFor(tensors.front().device());
+  const at::Tensor sums = NoSums(manifest, tensors.front().device());
+  // Adds the runs of words [begin, end) of the arena, the first of which is word 0 of what is summed.
+  const auto add_runs = [&manifest](int64_t begin, int64_t end, bool advances, std::vector<Run>* runs) {
+    for (size_t i = 0; i < manifest.buckets().size(); ++i) {
+      const ByteRange& bucket = manifest.buckets()[i];
+      const int64_t from = std::max(begin, bucket.begin / kWordBytes), to = std::min(end, bucket.end / kWordBytes);
+      if (from >= to) continue;
+      runs->push_back(
+          {advances ? from - begin : 0, to - from, from - bucket.begin / kWordBytes, static_cast<int64_t>(i)});
+    }
+  };
+  std::vector<Run> gaps;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const bool is_last = i + 1 == manifest.tensors().size();
+    const int64_t end = (is_last ? manifest.arena_bytes() : manifest.ranges()[i + 1].begin) / kWordBytes;
+    // A word has two numbers.
+    const at::Tensor numbers = tensors[i].numel() % 2 == 0 ? tensors[i] : at::constant_pad_nd(tensors[i], {0, 1});
+    const int64_t begin = manifest.ranges()[i].begin / kWordBytes, behind = begin + numbers.numel() / 2;
+    std::vector<Run> runs;
+    add_runs(begin, behind, /*advances=*/true, &runs);
+    ops.AddDigestSums(numbers.scalar_type() == at::kBFloat16 ? numbers : numbers.view(at::kLong), runs, sums);
+    add_runs(behind, end, /*advances=*/false, &gaps);
+  }
+  int64_t longest = 0;
+  for (const Run& gap : gaps) longest = std::max(longest, gap.count);
+  if (longest > 0) ops.AddDigestSums(at::zeros({longest}, sums.options()), gaps, sums);
+  return sums;
+}
+
 std::optional<size_t> FirstNonFinitePiece(const Manifest& manifest, const FlatShards& shards, const at::Tensor& local) {
   at::NoGradGuard no_grad;
   for (size_t i = 0; i < manifest.tensors().size(); ++i) {

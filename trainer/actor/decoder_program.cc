@@ -328,7 +328,7 @@ DecoderProgram::LayerTape DecoderProgram::RunLayer(size_t index, const LayerWeig
   }
   tape.gate_up_inner = InnerProducts(layer.gate_up, middle.y);
   tape.gate_up = Product(layer.gate_up, middle.y);
-  // Their sum is made where it is read, here and in the backward pass, and is never in memory.
+  // Their sum is made where it is read, here and in the backward pass. On a GPU in bfloat16 it is never in memory.
   tape.activation = ops_.AdaptedSwiGlu(tape.gate_up, FindTerm(layer.gate_up, tape.gate_up_inner, 0),
                                        FindTerm(layer.gate_up, tape.gate_up_inner, config_.intermediate_size));
   tape.down_inner = InnerProducts(One(layer.down), tape.activation);
@@ -343,6 +343,8 @@ void DecoderProgram::Trim(LayerTape* tape) const {
     *tape = std::move(kept);
   } else if (recompute_ == Recompute::kSelective) {
     tape->input_normed = tape->middle_normed = tape->activation = at::Tensor();
+  } else if (is_frozen()) {
+    tape->activation = at::Tensor();  // only the gradient of down's weight would be made from it
   }
 }
 

@@ -40,9 +40,9 @@ class DecoderProgram {
     at::Tensor middle_rstd;         // [T] float32
     at::Tensor middle_normed;       // [T, D]; kNone alone
     at::Tensor gate_up;             // [T, 2 F]; without what adapters add
-    at::Tensor activation;          // [T, F]; kNone alone
-    // model::InnerProducts() of each linear of a projection, by which its adapters' gradients are made; undefined for one
-    // without adapters.
+    at::Tensor activation;          // [T, F]; kNone alone, and only if all weights are trained
+    // model::InnerProducts() of each linear of a projection, by which its adapters' gradients are made; undefined for
+    // one without adapters.
     std::vector<at::Tensor> qkv_inner, output_inner, gate_up_inner, down_inner;
     // Set in a layer of routed experts, where gate_up is [visits, 2 F], by visit (model/routed_experts.h).
     model::Routing routing;

@@ -138,13 +138,13 @@ struct ActivateStage {
   int32_t sets[kRows];
 };
 
-// The places of a row's vectors. What eight lanes read at once must lie in different banks: eight rows' vectors of x a^T,
-// and four vectors of each of two adjacent rows.
+// The places of a row's vectors. What eight lanes read at once must lie in different banks: eight rows' vectors of
+// x a^T, and four vectors of each of two adjacent rows.
 __device__ __forceinline__ unsigned PlaceInner(unsigned row, unsigned vector) { return vector ^ row % kInnerVectors; }
 __device__ __forceinline__ unsigned PlaceColumn(unsigned row, unsigned vector) { return vector ^ row % 2 * 4; }
 
-// gate / (1 + exp(-gate)) by the approximations of __fdividef and __expf, without their care for denormal numbers, which
-// do not reach the result.
+// gate / (1 + exp(-gate)) by the approximations of __fdividef and __expf that flush denormal numbers to 0, which do not
+// reach the result.
 __device__ __forceinline__ float Silu(float gate) {
   float power, inverse;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(gate * -1.4426950408889634f));

@@ -173,7 +173,8 @@ struct Stage {
   }
 };
 
-// Begins to copy x a^T of a tile's rows, each by its own set; zeros where a row or the warp (`adapter` below 0) has none.
+// Begins to copy x a^T of a tile's rows, each by its own set; zeros where a row or the warp (`adapter` below 0) has
+// none.
 __device__ __forceinline__ void CopyInner(const AdaptedProduct& product, int adapter, const bf16* y, int first_row,
                                           const int* own_sets, Stage& stage) {
   const int lane = GetLane(), element = GetElement();
@@ -201,7 +202,7 @@ __device__ __forceinline__ Inner LoadInner(Stage& stage, Sets& sets) {
   });
 }
 
-// What of `inner` is of rows of `set`; other rows are multiplied as zeros, so they do not change a bit of a row's result.
+// Returns `inner` with zeros in the rows of other sets, which so do not change a bit of a row's result.
 __device__ __forceinline__ Inner TakeSet(const Inner& inner, const Sets& sets, int set) {
   Inner own;
 #pragma unroll

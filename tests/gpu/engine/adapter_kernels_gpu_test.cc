@@ -101,7 +101,8 @@ class AdapterKernels : public ::testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(Shapes, AdapterKernels,
                          ::testing::Values(Case{1, 8}, Case{16, 32}, Case{37, 24}, Case{256, 32}, Case{300, 16},
                                            Case{40, 72}, Case{65, 256}, Case{5000, 32},
-                                           Case{20000, 32}),  // more tiles of a warp than it has stages
+                                           // More tiles of a warp than it has stages.
+                                           Case{20000, 32}, Case{20000, 40}),
                          Name);
 
 TEST_P(AdapterKernels, AddEachRowsOwnAdapterAndTheResidual) {
@@ -219,6 +220,7 @@ struct AppendCase {
   std::vector<int32_t> outputs;  // of the adapters, from `begin` on
   int32_t begin = 0;
   int32_t rows = 40;
+  int32_t rank = 24;
 };
 class AdaptedAppend : public ::testing::TestWithParam<AppendCase> {};
 INSTANTIATE_TEST_SUITE_P(Heads, AdaptedAppend,
@@ -228,12 +230,13 @@ INSTANTIATE_TEST_SUITE_P(Heads, AdaptedAppend,
                                            AppendCase{{12, 2, 128}, false, {12 * 128, 2 * 128}, 0},
                                            // More tiles of a warp than it has stages.
                                            AppendCase{{14, 2, 64}, false, {14 * 64, 2 * 64, 2 * 64}, 0, 6800},
-                                           AppendCase{{28, 4, 128}, true, {28 * 128, 4 * 128, 4 * 128}, 0, 2000}));
+                                           AppendCase{{28, 4, 128}, true, {28 * 128, 4 * 128, 4 * 128}, 0, 2000},
+                                           AppendCase{{16, 8, 128}, true, {16 * 128, 8 * 128, 8 * 128}, 0, 2000, 72}));
 
 // What is appended is what the kernel without adapters appends of a product to which they have been added.
 TEST_P(AdaptedAppend, AddsRotatesAndWritesTheRowsOwnPlacesOnly) {
   SYNCOPATE_NEED_GPUS(1);
-  const auto [heads, with_norm, outputs, begin, rows] = GetParam();
+  const auto [heads, with_norm, outputs, begin, rows, rank] = GetParam();
   const int32_t dim = heads.head_dim, width = (heads.heads + 2 * heads.kv_heads) * dim;
   const int32_t blocks = rows + 1, layers = 2, layer = 1;
   std::vector<int32_t> slots, lengths, tables;
@@ -247,7 +250,7 @@ TEST_P(AdaptedAppend, AddsRotatesAndWritesTheRowsOwnPlacesOnly) {
     const auto slot = static_cast<size_t>(slots[static_cast<size_t>(row)]);
     tables[2 * slot] = tables[2 * slot + 1] = row;
   }
-  const World world(rows, width, 24, begin, outputs, MixedSets(rows));
+  const World world(rows, width, rank, begin, outputs, MixedSets(rows));
   std::vector<Half> added;
   for (double number : world.Added()) added.push_back(testing::Narrow(static_cast<float>(number)));
   const DeviceBuffer q_norm = Upload(RandomHalves(dim, 12, 0.1f, 1)), k_norm = Upload(RandomHalves(dim, 13, 0.1f, 1));

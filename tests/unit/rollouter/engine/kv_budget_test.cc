@@ -32,7 +32,7 @@ TEST(KvBudgetTest, ATrainerThatSharesTheDeviceKeepsRoomForItsSendSlotsAndARefusa
   EXPECT_EQ(BlocksThatFit(budget).value(), 700 - 100 - 50 - 30);
   budget.others = 545 * kMiB;
   EXPECT_THAT(BlocksThatFit(budget), HasReason("OUT_OF_GPU_MEMORY"));
-  EXPECT_THAT(BlocksThatFit(budget), HasMessage(HasSubstr("545 MiB for the send slots of the trainer")));
+  EXPECT_THAT(BlocksThatFit(budget), HasMessage(HasSubstr("545 MiB for the trainer's send slots")));
   EXPECT_THAT(BlocksThatFit(Budget()), ::syncopate::testing::IsOk());
 }
 

@@ -785,7 +785,7 @@ TEST_F(MappedBaseTest, WhatCannotBeBorrowedIsSentInTheSameAttempt) {
   EXPECT_GE(received->bytes.mapped, BaseBytes()) << "the lender answers again";
 }
 
-TEST_F(MappedBaseTest, MemoryThatCannotBeMappedFailsOneAttemptAndIsSentFromThenOn) {
+TEST_F(MappedBaseTest, MemoryThatCannotBeMappedFailsOneAttemptThenTheBaseIsSentAndTheNextOneIsMapped) {
   target_.map_error = Error(absl::StatusCode::kFailedPrecondition, "BASE_UNMAPPABLE", "of another size");
   EXPECT_THAT(SyncFromLender().status(), HasReason("BASE_UNMAPPABLE"));
   EXPECT_TRUE(receiver_.serving().IsNone());
@@ -794,6 +794,12 @@ TEST_F(MappedBaseTest, MemoryThatCannotBeMappedFailsOneAttemptAndIsSentFromThenO
   EXPECT_GE(received->bytes.full, BaseBytes());
   EXPECT_EQ(target_.owned, 1);
   EXPECT_TRUE(HasBits(1));
+  target_.map_error = absl::OkStatus();
+  target_.sleep = AfterSleep(target_.sleep, 2);
+  Stage(2);
+  received = SyncFromLender();
+  ASSERT_TRUE(received.ok()) << received.status();
+  EXPECT_GE(received->bytes.mapped, BaseBytes());
 }
 
 TEST_F(MappedBaseTest, ALentBaseWithOtherBitsIsNotTaken) {

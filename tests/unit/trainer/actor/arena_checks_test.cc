@@ -47,6 +47,25 @@ TEST(ArenaChecksTest, OperatorsDigestEveryBucketAsPlainLoopsDo) {
   }
 }
 
+// A word has two numbers, and the second tensor has an odd number of them.
+TEST(ArenaChecksTest, TensorsInMemoryOfTheirOwnAddToTheDigestsWhatAnArenaOfThemDoes) {
+  for (int64_t bucket_bytes : {int64_t{1} << 20, int64_t{1024}, int64_t{256}}) {
+    const Manifest manifest = CutInto(bucket_bytes);
+    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+      const at::Tensor random = GetArena(manifest);
+      at::Tensor arena = at::zeros_like(random);
+      std::vector<at::Tensor> tensors;
+      for (size_t i = 0; i < manifest.tensors().size(); ++i) {
+        const int64_t begin = manifest.ranges()[i].begin / 4, count = manifest.tensors()[i].NumElements();
+        tensors.push_back(random.narrow(0, begin, count).to(dtype, /*non_blocking=*/false, /*copy=*/true));
+        arena.narrow(0, begin, count).copy_(tensors.back());
+      }
+      EXPECT_EQ(DigestsOfSums(manifest, SumsOfTensors(manifest, tensors)), DigestBuckets(manifest, arena.data_ptr()))
+          << bucket_bytes << " " << at::toString(dtype);
+    }
+  }
+}
+
 TEST(ArenaChecksTest, NameTheFirstTensorThatIsNotFinite) {
   const Manifest manifest = CutInto(1024);
   for (auto check : {CheckFinite, CheckFiniteByOperators}) {
