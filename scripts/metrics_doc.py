@@ -57,12 +57,12 @@ state or the engine is made, and where the driver's management library (libnvidi
 
 | `owner` | of | what it is |
 |---|---|---|
-| `weights` | rollouter | all weight sets that are on the GPU now |
+| `weights` | rollouter | all weight sets that are on the GPU now, without base weights that are the trainer's memory |
 | `keys and values` | rollouter | their storage, less what is lent to new weights |
 | `buffers` | rollouter | what decode steps need beside both: fixed buffers, or what libtorch's allocator has taken |
 | `weights`, `moments`, `gradients`, `reference policy` | trainer | the state that is on the GPU now; `weights` with the copy that computes |
 | `allocator` | trainer | what libtorch's allocator has taken beside the state: activations, and its cache |
-| `send slots` | trainer | versions that are staged on the GPU |
+| `send slots` | trainer | versions that are staged on the GPU, with the base weights that a rollouter maps |
 | `context and libraries` | both | CUDA's context, kernels, graphs and libraries, as measured (see below) |
 | `others` | both | what the driver counts in use, less all of the above: other processes, and what is not measured |
 
