@@ -1,11 +1,12 @@
 # The CUDA toolkit, for the cuda preset. Only the toolkit is needed to build: the driver's calls are looked up at run
 # time (cuda/driver.h), and one shared CUDA runtime, the one that libtorch uses too, is linked.
 #
-# The toolkit's headers are in a folder of the same name in all presets, which is there in cuda alone: so what is the same code
+# The toolkit's headers are in a folder of the same name in all presets, which is empty but for cuda: so what is the same code
 # in cuda and release is compiled with the same flags, and the compiler cache that has one has the other.
 set(SYNCOPATE_CUDA_HEADERS "${CMAKE_BINARY_DIR}/cuda_headers")
 include_directories(SYSTEM "$<$<COMPILE_LANGUAGE:CXX>:${SYNCOPATE_CUDA_HEADERS}>")
 if(NOT SYNCOPATE_CUDA)
+  file(MAKE_DIRECTORY "${SYNCOPATE_CUDA_HEADERS}")  # the cache writes the path of a folder that is missing in another way
   return()
 endif()
 
