@@ -411,7 +411,7 @@ __global__ void AddPartsKernel(const float* partial, int parts, int width, LowRa
   }
   if (!gradient.is_transposed) return;
   __syncthreads();
-  // Of [width, rank] the block's rows are neighbours.
+  // In [width, rank] the block's rows are neighbours.
   for (int row = static_cast<int>(threadIdx.y); row < kPart; row += static_cast<int>(blockDim.y)) {
     if (column + row < width && static_cast<int>(threadIdx.x) < gradient.rank) {
       gradient.sum[static_cast<int64_t>(column + row) * gradient.rank + threadIdx.x] += tile[threadIdx.x][row];

@@ -32,8 +32,8 @@ enum class CudaInstall {
 // How much of a GPU's memory an engine may use.
 struct CudaMemoryUse {
   double share = 0.9;  // of the GPU's memory that may be in use in the end, by all processes
-  // Of it, for what is there at times and may not be there now: of other processes, and a base that an engine with
-  // kMappedBase may have to receive.
+  // The part of it that is left for what is there at times and may not be there now: memory of other processes, and a
+  // base that an engine with kMappedBase may have to receive.
   int64_t others_bytes = 0;
 };
 

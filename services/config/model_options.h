@@ -33,8 +33,8 @@ absl::Status CheckRolloutDevice(const v1::RunConfig& config, const std::string& 
 enum class WeightMemory : uint8_t { kTwoSets, kInPlace, kBorrowed, kAuto, kMappedBase };
 WeightMemory ChooseWeightMemory(const v1::RunConfig& config, const model::ModelConfig& shape);
 
-// Whether a rollouter on a GPU may map the base of adapters from the trainer's memory. By grpc alone a trainer stages in host
-// memory, which no rollouter on a GPU maps.
+// Whether a rollouter on a GPU may map the base of adapters from the trainer's memory. By grpc alone a trainer stages in
+// host memory, which no rollouter on a GPU maps.
 bool MapsBaseOnGpu(const v1::RunConfig& config, const model::ModelConfig& shape);
 
 // Bytes that are in use on a rollouter's GPU at times, and may not be there when its engine is made: the trainer's send

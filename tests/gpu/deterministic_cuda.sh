@@ -5,59 +5,12 @@
 # whose attention is FlashAttention-2's, and of heads of 64, whose attention is cuDNN's. Prints a line a run; exits 1 if
 # digests differ.
 set -uo pipefail
-root=$(realpath "$(dirname "$0")/../..")
-folder=$(realpath "${1:-$root/build/cuda/bin}") || exit 1
-device=${2:-cuda:0}
-cases=("${@:3}")
+title="determinism on a GPU"
+# shellcheck source=tests/gpu/device_runs.sh
+. "$(dirname "$0")/device_runs.sh"
 [ "${#cases[@]}" -gt 0 ] || cases=(sft on-policy sft-64 on-policy-64)
-limit_s=150
 steps=50
-
-if [ "$device" != cpu ]; then
-  # shellcheck source=scripts/gpu_libraries.sh
-  . "$root/scripts/gpu_libraries.sh" "$folder"
-  if [ "$(nvidia-smi --list-gpus 2> /dev/null | wc -l)" -eq 0 ]; then
-    echo "determinism on a GPU: skipped, nvidia-smi lists no GPU"
-    exit 0
-  fi
-fi
-
-work=$(mktemp -d)
-session=
-trap '[ -z "$session" ] || kill -KILL -- "-$session" 2> /dev/null; rm -rf "$work"' EXIT
 failed=0
-
-begin() {  # begin LOG WORD...: in the background, in a session of its own
-  local log=$1
-  shift
-  setsid timeout --signal=INT --kill-after=20 "$limit_s" "$folder/syncopate" run "$@" --quiet >> "$log" 2>&1 &
-  session=$!
-}
-
-finish() {  # the exit code of the run; nothing is left of it
-  wait "$session"
-  local code=$?
-  kill -KILL -- "-$session" 2> /dev/null
-  session=
-  return "$code"
-}
-
-steps_of() { grep -s -c '"kind":"step"' "$1/metrics.jsonl" || true; }
-
-await_step() {  # await_step DIR STEP
-  local until=$((SECONDS + limit_s))
-  while ! [ "$(steps_of "$1")" -ge "$2" ] 2> /dev/null; do
-    if [ "$SECONDS" -ge "$until" ] || ! kill -0 "$session" 2> /dev/null; then return 1; fi
-    sleep 0.05
-  done
-}
-
-# The digests of the weights and the moments after the last step.
-digest() {
-  local last
-  last=$(find "$1/checkpoints" -maxdepth 1 -name "e*-s$steps" | head -n 1)
-  [ -n "$last" ] && cat "$last"/model*.safetensors "$last"/optimizer*.safetensors | sha256sum | cut -c1-16
-}
 
 fail() {  # fail LOG WHY
   failed=1
@@ -95,7 +48,7 @@ run_case() {
     fi
     finish || code=$?
     local found
-    found=$(digest "$dir")
+    found=$(digest "$dir" "$steps")
     printf '%-13s run %d: %s after %s steps%s\n' "$name" "$run" "${found:-nothing}" "$(steps_of "$dir")" "$note"
     [ "$code" -eq 0 ] || fail "$log" "exit code $code"
     expected=${expected:-$found}

@@ -7,52 +7,20 @@
 # sent to who maps it, and what is mapped after each turn is the base's size as it is sent. Prints a line a run; exits 1 if a
 # check failed.
 set -uo pipefail
-root=$(realpath "$(dirname "$0")/../..")
-folder=$(realpath "${1:-$root/build/cuda/bin}") || exit 1
-device=${2:-cuda:0}
-cases=("${@:3}")
+title="mapped base"
+# shellcheck source=tests/gpu/device_runs.sh
+. "$(dirname "$0")/device_runs.sh"
 [ "${#cases[@]}" -gt 0 ] || cases=(sent mapped two killed)
-limit_s=150
 steps=30
-
-if [ "$device" != cpu ]; then
-  # shellcheck source=scripts/gpu_libraries.sh
-  . "$root/scripts/gpu_libraries.sh" "$folder"
-  if [ "$(nvidia-smi --list-gpus 2> /dev/null | wc -l)" -eq 0 ]; then
-    echo "mapped base: skipped, nvidia-smi lists no GPU"
-    exit 0
-  fi
-fi
-
-work=$(mktemp -d)
-session=
-trap '[ -z "$session" ] || kill -KILL -- "-$session" 2> /dev/null; rm -rf "$work"' EXIT
 failed=0
 expected=
-
-steps_of() { grep -s -c '"kind":"step"' "$1/metrics.jsonl" || true; }
-
-await_step() {  # await_step DIR STEP
-  local until=$((SECONDS + limit_s))
-  while ! [ "$(steps_of "$1")" -ge "$2" ] 2> /dev/null; do
-    if [ "$SECONDS" -ge "$until" ] || ! kill -0 "$session" 2> /dev/null; then return 1; fi
-    sleep 0.05
-  done
-}
-
-# The digest of the adapters and their moments after the last step.
-digest() {
-  local last
-  last=$(find "$1/checkpoints" -maxdepth 1 -name "e*-s$steps" | head -n 1)
-  [ -n "$last" ] && cat "$last"/*.safetensors | sha256sum | cut -c1-16
-}
 
 fail() {  # fail DIR WHY
   failed=1
   echo "  FAILED: $2"
   tail -n 5 "$1.log"
   for log in "$1"/logs/*.log; do
-    grep -E ' \[(warning|error)\] ' "$log" 2> /dev/null | tail -n 6 | sed "s|^|  $(basename "$log"): |"
+    grep -E ' [WE] ' "$log" 2> /dev/null | tail -n 6 | sed "s|^|  $(basename "$log"): |"
   done
 }
 
@@ -113,10 +81,7 @@ run_case() {
     two) words+=(run.rollouters=2 rollout.gpu_memory=0.4) ;;
     *) echo "no such case: $name" >&2; exit 2 ;;
   esac
-  # The run gets a session of its own, so that all its processes can be ended.
-  setsid timeout --signal=INT --kill-after=20 "$limit_s" "$folder/syncopate" run "$root/deploy/examples/reverse.yaml" \
-    "run.dir=$dir" "${words[@]}" --quiet > "$dir.log" 2>&1 &
-  session=$!
+  begin "$dir.log" "$root/deploy/examples/reverse.yaml" "run.dir=$dir" "${words[@]}"
   if [ "$name" = killed ]; then
     if await_step "$dir" 10; then
       kill -KILL "$(pgrep -f "/syncopate-rollouter .*$dir( |/|\$)" | head -n 1)"
@@ -125,11 +90,9 @@ run_case() {
       fail "$dir" "no 10 steps"
     fi
   fi
-  wait "$session" || code=$?
-  kill -KILL -- "-$session" 2> /dev/null
-  session=
+  finish || code=$?
   local found
-  found=$(digest "$dir")
+  found=$(digest "$dir" "$steps")
   printf '%-8s %s after %s steps%s\n' "$name" "${found:-nothing}" "$(steps_of "$dir")" "$note"
   [ "$code" -eq 0 ] || fail "$dir" "exit code $code"
   judge "$name" "$dir" || fail "$dir" "the syncs"

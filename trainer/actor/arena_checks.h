@@ -31,8 +31,8 @@ absl::Status CheckFiniteByOperators(const Manifest& manifest, const at::Tensor& 
 // which count as the same numbers in float32; pieces of other elements are left out.
 at::Tensor SumsOfPieces(const Manifest& manifest, const FlatShards& shards, const at::Tensor& numbers,
                         int64_t first = 0);
-// The same of tensors [0, tensors.size()) of the manifest, each flat in memory of its own, in float32 or in bfloat16. What
-// lies behind a tensor in an arena, up to the next one, counts as zeros.
+// SumsOfTensors returns what tensors [0, tensors.size()) of the manifest add to these sums, each flat in memory of its
+// own, in float32 or in bfloat16. What lies behind a tensor in an arena, up to the next one, counts as zeros.
 at::Tensor SumsOfTensors(const Manifest& manifest, const std::vector<at::Tensor>& tensors);
 std::vector<uint64_t> DigestsOfSums(const Manifest& manifest, const at::Tensor& sums);
 // The index of the first tensor with a non-finite number in this rank's shard; nullopt if all are finite.
