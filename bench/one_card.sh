@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# usage: bench/one_card.sh BUNDLE OUT [PART ...]      parts: walk turns alone split flat learn owners adapters; none: all
+# usage: bench/one_card.sh BUNDLE OUT [PART ...]      parts: walk turns alone split flat learn owners adapters resent;
+# without one all are run.
 # Figures of run.share_gpu: whole runs whose trainer and rollouter take turns on this host's first GPU, what their parts take
 # alone, and the same runs on a card that they split. By the daemons and benchmarks of an unpacked bundle (scripts/bundle.sh
 # --dir). Weights are random and made here. Prints one JSON object a line as a case ends, also to OUT/results.jsonl; logs and
@@ -14,19 +15,19 @@ while [ $# -gt 0 ]; do
   case $1 in
     --seconds) seconds=$2; shift ;;
     --case) cases=$2; shift ;;
-    --*) sed -n 2,7p "$0" >&2; exit 2 ;;
+    --*) sed -n 2,8p "$0" >&2; exit 2 ;;
     *) words+=("$1") ;;
   esac
   shift
 done
 if [ "${#words[@]}" -lt 2 ]; then
-  sed -n 2,7p "$0" >&2
+  sed -n 2,8p "$0" >&2
   exit 2
 fi
 bundle=$(realpath "${words[0]}") || exit 2
 mkdir -p "${words[1]}" && out=$(realpath "${words[1]}") || exit 2
 parts=("${words[@]:2}")
-[ "${#parts[@]}" -gt 0 ] || parts=(walk turns alone split flat learn owners adapters)
+[ "${#parts[@]}" -gt 0 ] || parts=(walk turns alone split flat learn owners adapters resent)
 . "$bundle/env.sh" || exit 1
 export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 PYTHONUNBUFFERED=1
 
@@ -58,6 +59,8 @@ shape_0_5b=("${qwen[@]}" model.hidden_size=896 model.intermediate_size=4864 mode
   model.num_attention_heads=14 model.head_dim=64)
 shape_1_5b=("${qwen[@]}" model.hidden_size=1536 model.intermediate_size=8960 model.num_hidden_layers=28
   model.num_attention_heads=12 model.head_dim=128)
+shape_1_7b=("${qwen[@]}" model.qk_norm=true model.hidden_size=2048 model.intermediate_size=6144 model.num_hidden_layers=28
+  model.num_attention_heads=16 model.num_key_value_heads=8 model.head_dim=128)
 shape_25m=(model.hidden_size=512 model.intermediate_size=1536 model.num_hidden_layers=8 model.num_attention_heads=8
   model.num_key_value_heads=8 model.head_dim=64 model.max_position_embeddings=64)
 # Such an answer earns nothing, and a batch without any advantage makes no update: the term for the entropy makes one.
@@ -195,6 +198,8 @@ for key in ("step_seconds", "wait_seconds", "forward_backward_seconds", "optimiz
     values = [row[key] for row in later if row.get(key) is not None]
     if values:
         figures[key] = statistics.median(values)
+if figures.get("trained_tokens"):
+    figures["wait_us_per_token"] = round(figures["wait_seconds"] / figures["trained_tokens"] * 1e6, 2)
 if steps:
     figures["first_step_seconds"] = steps[0].get("step_seconds")
     reserved = [row.get("memory_reserved_bytes", 0) for row in steps]
@@ -304,10 +309,23 @@ part_adapters() {
   done
 }
 
+# What a base that is sent with every sync costs generation: at max_staleness 0 rollouters wait for each version, with all
+# weights 3.4 GB, with adapters 70 MB. wait_us_per_token is what a trained token takes, the sync before it included.
+part_resent() {
+  local transport
+  for transport in grpc ipc; do
+    local words=("${one_card[@]}" "${shape_1_7b[@]}" "${plain[@]}" rollout.gpu_memory=0.4 staleness.max_staleness=0
+      sync.transport=$transport rollout.max_new_tokens=512 data.batch_groups=8 rollout.samples=16 rollout.max_sequences=128
+      run.steps=10)
+    run_daemons resent "1.7b-$transport-full" 90 "${words[@]}"
+    run_daemons resent "1.7b-$transport-lora" 90 "${words[@]}" lora.rank=32
+  done
+}
+
 for part in "${parts[@]}"; do
   case $part in
-    walk | turns | alone | split | flat | learn | owners | adapters) ;;
-    *) echo "one_card: no part $part; there are walk turns alone split flat learn owners adapters" >&2; exit 2 ;;
+    walk | turns | alone | split | flat | learn | owners | adapters | resent) ;;
+    *) echo "one_card: no part $part; there are walk turns alone split flat learn owners adapters resent" >&2; exit 2 ;;
   esac
   deadline=$((SECONDS + seconds))
   "part_$part"

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <vector>
 
 #include "base/philox.h"
 #include "base/status.h"
+#include "bench/measure/device_profile.h"
 #include "bench/measure/figures.h"
 #include "cuda/device.h"
 
@@ -114,6 +116,15 @@ absl::Status StartDecoding(EngineWorld& world, const FixedCase& fixed, int steps
   return absl::OkStatus();
 }
 
+// The kernels of `steps`, after all earlier work.
+absl::StatusOr<json> Profile(EngineWorld& world, const std::function<absl::Status()>& steps) {
+  SYNCOPATE_RETURN_IF_ERROR(world.engine().Synchronize());
+  absl::Status ran;
+  json kernels = ProfileOnce(at::Device(at::kCUDA, 0), [&] { ran = steps(); });
+  SYNCOPATE_RETURN_IF_ERROR(ran);
+  return kernels;
+}
+
 double MedianMs(std::vector<double> seconds) { return Rounded(Median(std::move(seconds)) * 1e3, 1e-3); }
 
 }  // namespace
@@ -129,6 +140,13 @@ absl::StatusOr<json> MeasureFixed(EngineWorld& world, const FixedCase& fixed) {
       return Error(absl::StatusCode::kInternal, "BENCH", "not every sequence drew in every step");
     }
   }
+  json kernels;
+  if (fixed.profile) {
+    SYNCOPATE_ASSIGN_OR_RETURN(kernels, Profile(world, [&]() -> absl::Status {
+                                 SYNCOPATE_RETURN_IF_ERROR(world.engine().Step());
+                                 return world.engine().Synchronize();
+                               }));
+  }
   world.engine().Abort("");
   SYNCOPATE_RETURN_IF_ERROR(RunDry(world));
   const Stretch& median = MedianBy(windows, [](const Stretch& a, const Stretch& b) { return a.seconds < b.seconds; });
@@ -137,6 +155,7 @@ absl::StatusOr<json> MeasureFixed(EngineWorld& world, const FixedCase& fixed) {
   line["context"] = fixed.context;
   line["top_p"] = fixed.top_p;
   line["top_k"] = fixed.top_k;
+  if (fixed.profile) line["kernels"] = std::move(kernels);
   line["step_ms"] = Rounded(median.seconds / kWindow * 1e3, 1e-4);
   line["tokens_per_second"] = std::round(static_cast<double>(median.tokens) / median.seconds);
   return line;
@@ -205,19 +224,29 @@ absl::StatusOr<json> MeasureShort(EngineWorld& world, int repeats) {
   return line;
 }
 
-absl::StatusOr<json> MeasurePrefill(EngineWorld& world, int32_t prompts, int32_t tokens, int repeats) {
+absl::StatusOr<json> MeasurePrefill(EngineWorld& world, const PrefillCase& prefill) {
+  const auto add = [&]() -> absl::Status {
+    for (int32_t p = 0; p < prefill.prompts; ++p) {
+      SYNCOPATE_RETURN_IF_ERROR(Add(world, RandomRequest(world, prefill.tokens, 1)));
+    }
+    return absl::OkStatus();
+  };
   std::vector<Stretch> runs;
-  for (int i = 0; i <= repeats; ++i) {  // the first run is a warm-up
-    for (int32_t p = 0; p < prompts; ++p) SYNCOPATE_RETURN_IF_ERROR(Add(world, RandomRequest(world, tokens, 1)));
+  for (int i = 0; i <= prefill.repeats; ++i) {  // the first run is a warm-up
+    SYNCOPATE_RETURN_IF_ERROR(add());
     const Watch watch(world);
     SYNCOPATE_RETURN_IF_ERROR(RunDry(world));
     if (i > 0) runs.push_back(watch.Read());
   }
   const Stretch& median = MedianBy(runs, [](const Stretch& a, const Stretch& b) { return a.seconds < b.seconds; });
   json line = ToJson("prefill", median);
-  line["prompts"] = prompts;
-  line["tokens"] = tokens;
-  line["tokens_per_second"] = std::round(static_cast<double>(prompts) * tokens / median.seconds);
+  line["prompts"] = prefill.prompts;
+  line["tokens"] = prefill.tokens;
+  line["tokens_per_second"] = std::round(static_cast<double>(prefill.prompts) * prefill.tokens / median.seconds);
+  if (prefill.profile) {
+    SYNCOPATE_RETURN_IF_ERROR(add());
+    SYNCOPATE_ASSIGN_OR_RETURN(line["kernels"], Profile(world, [&] { return RunDry(world); }));
+  }
   return line;
 }
 

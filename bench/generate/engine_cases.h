@@ -15,6 +15,7 @@ struct FixedCase {
   int repeats = 5;
   float top_p = 1;
   int32_t top_k = 0;
+  bool profile = false;  // the line also has the kernels of one more step (ProfileOnce)
 };
 absl::StatusOr<nlohmann::json> MeasureFixed(EngineWorld& world, const FixedCase& fixed);
 
@@ -30,7 +31,13 @@ absl::StatusOr<nlohmann::json> MeasureMix(EngineWorld& world);
 absl::StatusOr<nlohmann::json> MeasureShort(EngineWorld& world, int repeats);
 
 // `prompts` prompts of `tokens` tokens at once, until each has drawn a token; the median of `repeats`.
-absl::StatusOr<nlohmann::json> MeasurePrefill(EngineWorld& world, int32_t prompts, int32_t tokens, int repeats);
+struct PrefillCase {
+  int32_t prompts = 16;
+  int32_t tokens = 1024;
+  int repeats = 5;
+  bool profile = false;  // the line also has the kernels of one more run (ProfileOnce)
+};
+absl::StatusOr<nlohmann::json> MeasurePrefill(EngineWorld& world, const PrefillCase& prefill);
 
 // Sleep of level 1 (weights kept on the host) and 2 (dropped): the memory that the call reports as freed, the memory
 // that the GPU then has more, the time of sleeping and waking up, and whether an answer is the same after the first.

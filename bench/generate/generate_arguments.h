@@ -24,6 +24,7 @@ struct GenerateArguments {
   int64_t kv_tokens = 0;
   double turn_seconds = 40;
   bool deterministic = false;
+  bool profile = false;
   int32_t tensor_parallel = 1;
   int64_t lora_rank = 0;
   std::string install = "remap";  // or "borrowed"
@@ -91,6 +92,9 @@ inline void AddGenerateOptions(CLI::App* app, GenerateArguments* arguments) {
       ->check(CLI::IsMember({1, 2, 4, 8}))
       ->capture_default_str();
   app->add_flag("--deterministic", arguments->deterministic, "As rollout.deterministic");
+  app->add_flag("--profile", arguments->profile,
+                "Of the cases prefill and fixed: also list the time of each kernel of one more run or step, by "
+                "libtorch's profiler");
   app->add_option("--lora", arguments->lora_rank, "Rank of adapters on all projections; 0: none")
       ->check(CLI::Range(0, 256))
       ->capture_default_str();

@@ -41,7 +41,8 @@ int RunGenerate(const std::string& program, const GenerateArguments& arguments) 
                                           absl::StrCat("--sync-every=", arguments.sync_every),
                                           absl::StrCat("--host-kv-memory=", arguments.host_kv_gib),
                                           absl::StrCat("--answer-tokens=", arguments.answer_tokens),
-                                          absl::StrCat("--deterministic=", arguments.deterministic ? "true" : "false")};
+                                          absl::StrCat("--deterministic=", arguments.deterministic ? "true" : "false"),
+                                          absl::StrCat("--profile=", arguments.profile ? "true" : "false")};
   std::vector<char*> argv;
   for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);

@@ -68,15 +68,19 @@ absl::Status RunModel(const std::string& model, const GenerateArguments& argumen
                                         {"lent_tokens", world->engine().lent_tokens()},
                                         {"weights_mib", world->engine().weight_bytes() >> 20}})));
   if (wants("prefill")) {
-    SYNCOPATE_RETURN_IF_ERROR(
-        Print(model, arguments, MeasurePrefill(*world, kPrompts, arguments.context, arguments.repeats)));
+    SYNCOPATE_RETURN_IF_ERROR(Print(model, arguments,
+                                    MeasurePrefill(*world, {.prompts = kPrompts,
+                                                            .tokens = arguments.context,
+                                                            .repeats = arguments.repeats,
+                                                            .profile = arguments.profile})));
   }
   for (int32_t batch : arguments.batches) {
     const FixedCase fixed = {.batch = batch,
                              .context = arguments.context,
                              .repeats = arguments.repeats,
                              .top_p = arguments.top_p,
-                             .top_k = arguments.top_k};
+                             .top_k = arguments.top_k,
+                             .profile = arguments.profile};
     if (wants("fixed")) SYNCOPATE_RETURN_IF_ERROR(Print(model, arguments, MeasureFixed(*world, fixed)));
     if (wants("install")) SYNCOPATE_RETURN_IF_ERROR(Print(model, arguments, MeasureInstall(*world, fixed)));
     if (wants("sync"))

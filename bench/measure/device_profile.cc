@@ -1,4 +1,4 @@
-#include "bench/train/step_profile.h"
+#include "bench/measure/device_profile.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/csrc/autograd/profiler_kineto.h>
