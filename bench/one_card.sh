@@ -316,7 +316,7 @@ part_resent() {
   for transport in grpc ipc; do
     local words=("${one_card[@]}" "${shape_1_7b[@]}" "${plain[@]}" rollout.gpu_memory=0.4 staleness.max_staleness=0
       sync.transport=$transport rollout.max_new_tokens=512 data.batch_groups=8 rollout.samples=16 rollout.max_sequences=128
-      run.steps=10)
+      run.steps=6)
     run_daemons resent "1.7b-$transport-full" 90 "${words[@]}"
     run_daemons resent "1.7b-$transport-lora" 90 "${words[@]}" lora.rank=32
   done

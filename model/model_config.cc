@@ -213,7 +213,7 @@ absl::StatusOr<Manifest> MakeWireManifest(const ModelConfig& config, DType dtype
     if (const auto found = adapted.find(specs[i].name); found != adapted.end()) rows += found->second;
     const bool ends = i + 1 == specs.size() || specs[i].joint.empty() || specs[i + 1].joint != specs[i].joint;
     if (!ends) continue;
-    if (dtype == DType::kBFloat16) specs[i].spare_rows = kAdapterSets * rows;
+    if (dtype == DType::kBFloat16) specs[i].spare_rows = kAdapterPlaces * rows;
     rows = 0;
   }
   return Manifest::Create(std::move(specs), bucket_bytes);

@@ -118,12 +118,14 @@ absl::StatusOr<Manifest> MakeManifest(const ModelConfig& config, DType dtype,
                                       int64_t bucket_bytes = Manifest::kDefaultBucketBytes);
 
 // MakeManifest() with what rollouters and weight syncs must know of adapters: TensorSpec::adapter, and in bfloat16 spare rows
-// behind the projections of one product for the A of all adapter sets (kAdapterSets), which a GPU's decoder multiplies
-// together with them.
+// behind the projections of one product for the A of kAdapterPlaces adapter sets, which a GPU's decoder multiplies together
+// with them.
 absl::StatusOr<Manifest> MakeWireManifest(const ModelConfig& config, DType dtype,
                                           int64_t bucket_bytes = Manifest::kDefaultBucketBytes);
 // The number of adapter sets of a rollouter: one that is live, one that receives, and one that evaluations have pinned.
 inline constexpr int32_t kAdapterSets = 3;
+// The number of adapter sets that compute in one step: the live one, and a pinned one.
+inline constexpr int32_t kAdapterPlaces = 2;
 
 // Writes the initial weights into an arena of manifest.arena_bytes() bytes of float32: a pure function of seed and
 // config (Philox, one stream per tensor), the same on every machine; gaps become zero.

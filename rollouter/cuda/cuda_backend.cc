@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <utility>
 #include <vector>
@@ -20,6 +21,7 @@
 #include "rollouter/cuda/cuda_model_runner.h"
 #include "rollouter/cuda/decode_views.h"
 #include "rollouter/cuda/nccl_device_ranks.h"
+#include "rollouter/engine/adapter_places.h"
 #include "rollouter/engine/adapter_sets.h"
 #include "rollouter/engine/host_model_runner.h"
 #include "synchronizer/cuda/cuda_shadow_check.h"
@@ -75,6 +77,7 @@ class CudaBackend::Arenas : public WeightArenas {
   virtual int64_t mapped_set_bytes() const { return 0; }
   virtual absl::Status AddSet(bool /*lends*/) { return absl::OkStatus(); }
   virtual const cuda::GpuMemoryBlock* spare() const { return nullptr; }
+  virtual AdapterPlaces::Contents adapter_contents() const { return {}; }
 
   absl::Status Release(bool keep_live) override {
     if (!keep_live) kept_ = cuda::PinnedBuffer();
@@ -303,27 +306,43 @@ class CudaBackend::Adapted final : public Arenas {
   int32_t shadow_set() const override { return shadow_; }
   bool maps_base() const override { return maps_base_; }
   absl::Status MapBase(synchronizer::LentMemory memory) override {
-    SYNCOPATE_RETURN_IF_ERROR(memory_->Map(std::move(memory)));
-    return ClearRows();  // they may have the adapters of a rollouter that had the base before
+    ++bases_;
+    return memory_->Map(std::move(memory));
   }
-  absl::Status OwnBase() override { return memory_->Own(); }
+  absl::Status OwnBase() override {
+    ++bases_;
+    return memory_->Own();
+  }
+  AdapterPlaces::Contents adapter_contents() const override {
+    AdapterPlaces::Contents contents;
+    for (size_t set = 0; set < contents.size(); ++set) contents[set] = installs_[set] + bases_;  // both only grow
+    return contents;
+  }
 
   // The plans that are under way read other sets, so this waits for none of them.
   absl::Status Exchange(const PolicyVersion&, uint64_t, absl::Duration) override {
     const int32_t set = shadow_.load();
     SYNCOPATE_CHECK(set != AdapterSets::kNone);
-    SYNCOPATE_RETURN_IF_ERROR(PlaceRows(set));
+    if (!memory_->has_base()) {
+      return Error(absl::StatusCode::kFailedPrecondition, "BASE_LACKING", "there is no base to serve adapters with");
+    }
+    ++installs_[static_cast<size_t>(set)];
     shadow_ = AdapterSets::kNone;
     live_ = set;
     return absl::OkStatus();
   }
   absl::Status CopyLive(const std::vector<ByteRange>& ranges) override {
-    std::vector<Rows> parts;
+    constexpr char kWhat[] = "copying the live adapters to the shadow";
+    const cuda::DeviceScope scope(copies_.device());
     for (const ByteRange& range : ranges) {
       const int64_t begin = std::max(range.begin, base_bytes_);  // the base is the same memory
-      if (begin < range.end) parts.push_back({live() + begin, shadow() + begin, range.end - begin});
+      if (begin >= range.end) continue;
+      SYNCOPATE_RETURN_IF_ERROR(
+          cuda::CudaStatus(cudaMemcpyAsync(shadow() + begin, live() + begin, static_cast<size_t>(range.end - begin),
+                                           cudaMemcpyDeviceToDevice, copies_.get()),
+                           kWhat));
     }
-    return Copy(parts, "copying the live adapters to the shadow");
+    return cuda::CudaStatus(cudaStreamSynchronize(copies_.get()), kWhat);
   }
   absl::StatusOr<ExportedMemory> ExportShadow() const override {
     return Error(absl::StatusCode::kFailedPrecondition, "NOT_LENT", "adapter sets are not lent");
@@ -332,16 +351,13 @@ class CudaBackend::Adapted final : public Arenas {
  protected:
   // A base that is mapped takes no memory of this process: it stays where the live weights are kept.
   absl::Status ReleaseMemory(bool keep_live) override { return memory_->Release(/*keep_lent=*/keep_live); }
-  absl::Status RestoreMemory(bool with_base) override { return memory_->Restore(with_base); }
+  absl::Status RestoreMemory(bool with_base) override {
+    ++bases_;
+    return memory_->Restore(with_base);
+  }
   int64_t KeptBegin() const override { return memory_->owns_base() ? 0 : base_bytes_; }
 
  private:
-  struct Rows {
-    const char* from = nullptr;  // null: zeros
-    char* to = nullptr;
-    int64_t bytes = 0;
-  };
-
   Adapted(const Manifest& manifest, int device, bool maps_base, std::unique_ptr<CudaSharedBase> memory,
           std::vector<model::TransformerWeights> views, cuda::Stream copies, std::unique_ptr<CudaShadowChecker> checker)
       : Arenas(device, manifest.arena_bytes(), views.front(), std::move(checker)),
@@ -350,68 +366,7 @@ class CudaBackend::Adapted final : public Arenas {
         memory_(std::move(memory)),
         views_(std::move(views)),
         base_(model::WithoutAdapters(views_.front())),
-        copies_(std::move(copies)) {
-    for (const TensorSpec& spec : manifest.tensors()) has_spare_rows_ = has_spare_rows_ || spec.spare_rows > 0;
-  }
-
-  // Calls `use` with each projection of a set whose adapters the decoder multiplies with at once, and with the rows behind
-  // its weight, of `bytes`, that are the set's.
-  template <typename Use>
-  void ForRows(int32_t set, const Use& use) const {
-    const auto visit = [&use, set](const model::JointLinear& linears) {
-      if (linears.size() != 1) return;  // the decoder takes no such model
-      const model::Linear& linear = linears.front();
-      int64_t bytes = 0;  // of a set
-      for (const model::Adapter& adapter : linear.adapters) bytes += static_cast<int64_t>(adapter.a.nbytes());
-      use(linear, static_cast<char*>(linear.weight.data_ptr()) + linear.weight.nbytes() + set * bytes, bytes);
-    };
-    for (const model::LayerWeights& layer : views_[static_cast<size_t>(set)].layers) {
-      visit(layer.qkv);
-      visit({layer.output});
-      visit(layer.gate_up);
-      if (layer.down.weight.defined()) visit({layer.down});
-    }
-  }
-
-  // Puts the A of a set behind the projections that they belong to, where the decoder multiplies with them.
-  absl::Status PlaceRows(int32_t set) {
-    if (!has_spare_rows_) return absl::OkStatus();
-    if (!memory_->has_base()) {
-      return Error(absl::StatusCode::kFailedPrecondition, "BASE_LACKING", "there is no base to serve adapters with");
-    }
-    std::vector<Rows> rows;
-    ForRows(set, [&rows](const model::Linear& linear, char* to, int64_t) {
-      for (const model::Adapter& adapter : linear.adapters) {
-        const auto bytes = static_cast<int64_t>(adapter.a.nbytes());
-        rows.push_back({static_cast<const char*>(adapter.a.const_data_ptr()), to, bytes});
-        to += bytes;
-      }
-    });
-    return Copy(rows, "placing a version's adapters");
-  }
-
-  absl::Status ClearRows() {
-    if (!has_spare_rows_) return absl::OkStatus();
-    std::vector<Rows> rows;
-    for (int32_t set = 0; set < AdapterSets::kSets; ++set) {
-      ForRows(set, [&rows](const model::Linear&, char* to, int64_t bytes) {
-        if (bytes > 0) rows.push_back({nullptr, to, bytes});
-      });
-    }
-    return Copy(rows, "clearing the rows of adapters");
-  }
-
-  absl::Status Copy(const std::vector<Rows>& all, const char* what) const {
-    const cuda::DeviceScope scope(copies_.device());
-    for (const Rows& rows : all) {
-      const auto bytes = static_cast<size_t>(rows.bytes);
-      SYNCOPATE_RETURN_IF_ERROR(cuda::CudaStatus(
-          rows.from == nullptr ? cudaMemsetAsync(rows.to, 0, bytes, copies_.get())
-                               : cudaMemcpyAsync(rows.to, rows.from, bytes, cudaMemcpyDeviceToDevice, copies_.get()),
-          what));
-    }
-    return cuda::CudaStatus(cudaStreamSynchronize(copies_.get()), what);
-  }
+        copies_(std::move(copies)) {}
 
   const int64_t base_bytes_;
   const bool maps_base_;
@@ -419,7 +374,8 @@ class CudaBackend::Adapted final : public Arenas {
   const std::vector<model::TransformerWeights> views_;  // by set
   const model::TransformerWeights base_;
   const cuda::Stream copies_;
-  bool has_spare_rows_ = false;
+  std::array<std::atomic<int64_t>, AdapterSets::kSets> installs_ = {};  // by set
+  std::atomic<int64_t> bases_ = 0;  // times that the base's memory became another one
   std::atomic<int32_t> live_ = 0;
   std::atomic<int32_t> shadow_ = 1;
 };
@@ -507,6 +463,9 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> CudaBackend::MakeRunner(const Runne
     if (ranks_ != nullptr) {
       runner.ranks = ranks_.get();
       runner.agree_on_least = [this](int64_t mine) { return ranks_->AgreeOnLeast(mine); };
+    }
+    if (config_.lora.enabled()) {
+      runner.adapter_contents = [this] { return arenas_->adapter_contents(); };
     }
     if (may_lend) {
       runner.lending = install_ == CudaInstall::kAuto ? KvLending::kAuto : KvLending::kAlways;

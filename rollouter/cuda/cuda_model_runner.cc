@@ -204,6 +204,14 @@ absl::Status CudaModelRunner::MoveBlocks(const StepPlan& plan) {
   return move(begin, DevicePlaces(), DevicePlaces());
 }
 
+absl::Status CudaModelRunner::PlaceAdapters(int32_t live, const std::vector<int32_t>& sets) {
+  if (shape_.adapter_rank == 0) return absl::OkStatus();
+  for (const AdapterPlaces::Copy& copy : places_.BeginPlan(live, sets, options_.adapter_contents())) {
+    SYNCOPATE_RETURN_IF_ERROR(decoder_->PlaceAdapters(copy.set, copy.place));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<SamplingSetting> CudaModelRunner::StartSlot(const SlotStart& start) {
   Slot& slot = slots_[start.slot];
   filters_.Return(std::move(slot.filter));
@@ -245,12 +253,18 @@ absl::StatusOr<ModelRunner::Ticket> CudaModelRunner::Launch(const StepPlan& plan
   }
 
   UnderWay launched{plan.id, plan.version, {}};
-  const auto get_set = [&](SlotIndex slot) { return GetAdapterSet(slots_[slot].adapter, plan.live_set); };
+  std::vector<int32_t> sets;  // of the rows
+  const auto get_set = [&](SlotIndex slot) {
+    const int32_t set = GetAdapterSet(slots_[slot].adapter, plan.live_set);
+    if (set != kNoSet) sets.push_back(set);
+    return MakeRowSet(set, AdapterPlaces::GetPlace(set, plan.live_set));
+  };
   std::vector<PassRow> chunk_rows;
   std::vector<PassDraw> chunk_draws;
   for (const PrefillChunk& chunk : plan.chunks) {
     int32_t length = chunk.begin;
-    for (int32_t token : chunk.tokens) chunk_rows.push_back({chunk.slot, token, ++length, get_set(chunk.slot)});
+    const int32_t set = get_set(chunk.slot);
+    for (int32_t token : chunk.tokens) chunk_rows.push_back({chunk.slot, token, ++length, set});
     const int32_t last = static_cast<int32_t>(chunk_rows.size()) - 1;
     for (SlotIndex slot : chunk.draws) chunk_draws.push_back(AddDraw(slot, last, launched));
   }
@@ -260,6 +274,7 @@ absl::StatusOr<ModelRunner::Ticket> CudaModelRunner::Launch(const StepPlan& plan
     const PassDraw draw = AddDraw(row.slot, /*row=*/0, launched);
     rows.push_back({row.slot, token, row.position + 1, draw.number, draw.wants_logits, draw.filter, get_set(row.slot)});
   }
+  SYNCOPATE_RETURN_IF_ERROR(PlaceAdapters(plan.live_set, sets));
   SYNCOPATE_RETURN_IF_ERROR(decoder_->Launch(
       {.sampling = sampling, .tables = tables, .chunk_rows = chunk_rows, .chunk_draws = chunk_draws, .rows = rows}));
   under_way_.push_back(std::move(launched));

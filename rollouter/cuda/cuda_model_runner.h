@@ -13,6 +13,7 @@
 #include "rollouter/cuda/decode/graph_decoder.h"
 #include "rollouter/cuda/decode_views.h"
 #include "rollouter/cuda/slot_filters.h"
+#include "rollouter/engine/adapter_places.h"
 #include "rollouter/engine/engine_backend.h"
 #include "rollouter/engine/kv_parts.h"
 #include "rollouter/engine/model_runner.h"
@@ -40,6 +41,8 @@ class CudaModelRunner final : public ModelRunner {
     int64_t set_bytes = 0;
     std::function<absl::Status(bool lends)> add_set = nullptr;
     std::function<const cuda::GpuMemoryBlock&()> lent_memory = nullptr;
+    // Set if the model has adapters: see AdapterPlaces::Contents.
+    std::function<AdapterPlaces::Contents()> adapter_contents = nullptr;
   };
   // `views` has addresses that outlive the runner. INVALID_ARGUMENT (reason BAD_OPTIONS) for bad options, also for
   // determinism over more than two ranks, because NCCL then sums in an order that depends on the batch;
@@ -89,6 +92,8 @@ class CudaModelRunner final : public ModelRunner {
   BlockPlaces DevicePlaces() const;
   BlockPlaces HostPlaces() const;
   absl::Status MoveBlocks(const StepPlan& plan);
+  // Queues what puts the adapters of `sets`, which compute the plan's rows, behind the weights, unless they are there.
+  absl::Status PlaceAdapters(int32_t live, const std::vector<int32_t>& sets);
   absl::StatusOr<SamplingSetting> StartSlot(const SlotStart& start);
   PassDraw AddDraw(SlotIndex slot, int32_t row, UnderWay& launched);
   bool leads() const { return options_.ranks == nullptr || options_.ranks->rank() == 0; }
@@ -102,6 +107,7 @@ class CudaModelRunner final : public ModelRunner {
   std::vector<cuda::PinnedBuffer> pairs_;        // blocks to move; one buffer per plan in progress
   std::shared_ptr<const cuda::DeviceBuffer> packed_scratch_;
   SlotFilters filters_;
+  AdapterPlaces places_;
   std::unique_ptr<GraphDecoder> decoder_;  // destroyed before the members above: it waits for work that reads them
   std::vector<Slot> slots_;
   std::deque<UnderWay> under_way_;

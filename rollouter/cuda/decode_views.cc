@@ -21,7 +21,10 @@ std::vector<AdapterColumns> ViewAdapters(const std::vector<const model::Linear*>
     AdapterColumns& view = views.emplace_back();
     view.begin = static_cast<int32_t>(adapter.begin);
     view.outputs = static_cast<int32_t>(adapter.b.size(0));
-    for (size_t set = 0; set < linears.size(); ++set) view.b[set] = MakeData(linears[set]->adapters[i].b);
+    for (size_t set = 0; set < linears.size(); ++set) {
+      view.a[set] = MakeData(linears[set]->adapters[i].a);
+      view.b[set] = MakeData(linears[set]->adapters[i].b);
+    }
   }
   return views;
 }

@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(kThreads, kActivateResident)
                            inner_adapter * product.rank + inner_element;
   bf16* to = activated + static_cast<int64_t>(first_row + row) * width + element;
   const int64_t from_step = static_cast<int64_t>(step) * stride, to_step = static_cast<int64_t>(step) * width;
-  const int set_step = product.count * product.rank;
+  const int place_step = product.count * product.rank;
   // Copies the next rows; `set`: of the row whose x a^T this thread copies.
   const auto copy = [&](ActivateStage& stage, int set) {
 #pragma unroll
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(kThreads, kActivateResident)
       adapter_tile::CopyIf(copies, of_row, &stage.columns[0][to_row][to_vector]);
       adapter_tile::CopyIf(copies, of_row + width, &stage.columns[1][to_row][to_vector]);
     }
-    adapter_tile::CopyIf(has_inner && set >= 0, inner_from + set * set_step,
+    adapter_tile::CopyIf(has_inner && set >= 0, inner_from + adapter_tile::GetPlace(set) * place_step,
                          &stage.inner[inner_row][PlaceInner(inner_row, inner_vector)]);
     if (inner_vector == 0) stage.sets[inner_row] = set;
     adapter_tile::EndCopies();
@@ -268,6 +268,21 @@ __global__ void __launch_bounds__(kThreads, kActivateResident)
   }
 }
 
+constexpr int kCopyThreads = 256, kCopyBlocks = 16;  // of one copy
+
+__global__ void __launch_bounds__(kCopyThreads) Copy(const AdapterCopy* copies) {
+  model::WaitForEarlierKernels();
+  model::LetNextKernelStart();
+  const AdapterCopy copy = copies[blockIdx.y];
+  const int4* from = static_cast<const int4*>(copy.from);
+  int4* to = static_cast<int4*>(copy.to);
+  const int64_t vectors = copy.bytes / int64_t{sizeof(int4)};
+  for (int64_t i = int64_t{blockIdx.x} * kCopyThreads + threadIdx.x; i < vectors;
+       i += int64_t{gridDim.x} * kCopyThreads) {
+    to[i] = from[i];
+  }
+}
+
 bool IsDeep(const AdaptedProduct& product) { return product.rank > adapter_tile::kDepth; }
 
 int32_t CountTiles(int32_t extent, int32_t tile) { return (extent + tile - 1) / tile; }
@@ -284,7 +299,7 @@ dim3 GetGrid(int32_t rows, int32_t column_tiles, int32_t resident, int32_t most_
 
 bool AdaptedProduct::Fits() const {
   bool fits = rows > 0 && count > 0 && count <= kMostAdapters && rank > 0 && rank % kVector == 0 &&
-              columns % kVector == 0 && sets != nullptr;
+              columns % kVector == 0 && places > 0 && places <= kAdapterPlaces && sets != nullptr;
   for (int32_t i = 0; fits && i < count; ++i) {
     fits = adapters[i].outputs > 0 && adapters[i].outputs % kVector == 0 && adapters[i].begin % kVector == 0;
   }
@@ -300,6 +315,12 @@ cudaError_t AddAdapters(const AdaptedProduct& product, const void* y, const void
                               GetGrid(product.rows, tiles, kAddResident, kMostAddTiles), dim3(kThreads), 0, stream,
                               product, static_cast<const bf16*>(y), static_cast<const bf16*>(added),
                               static_cast<bf16*>(out), out_stride);
+}
+
+cudaError_t CopyAdapters(const AdapterCopy* copies, int32_t count, cudaStream_t stream) {
+  if (count <= 0) return count == 0 ? cudaSuccess : cudaErrorInvalidValue;
+  return model::LaunchChained(Copy, dim3(kCopyBlocks, static_cast<unsigned>(count)), dim3(kCopyThreads), 0, stream,
+                              copies);
 }
 
 cudaError_t AddAdaptersAndSwiGlu(const AdaptedProduct& product, int32_t width, const void* y, void* activated,

@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
-// What the adapters of a matrix product add to its result. The product's weights have the A of all adapter sets as
-// further rows, so that it makes x a^T beside y = x w^T; these kernels, and RotateAndAppend (paged_cache.h), multiply
-// that with B by the tensor cores. A result depends on the row's own numbers and adapter set alone, to the last bit:
+// What the adapters of a matrix product add to its result. The product's weights have the A of one or two adapter sets
+// as further rows, each in its place, so that it makes x a^T beside y = x w^T; these kernels, and RotateAndAppend
+// (paged_cache.h), multiply that with B by the tensor cores. A result depends on the row's own numbers and adapter set alone, to the last bit:
 // sets of other rows contribute exact zeros. Sets and B are read while the kernel before on the stream may still run, so
 // they must have been written before that one began. Launches queue the work, return, and are chained
 // (model/cuda/device_code.cuh). No libtorch.
@@ -14,15 +14,23 @@ namespace syncopate::rollouter {
 
 constexpr int32_t kMostAdapters = 3;        // of one product: those of q, k and v
 constexpr int32_t kDecodedAdapterSets = 3;  // model::kAdapterSets, in a header that nvcc compiles
+constexpr int32_t kAdapterPlaces = 2;       // model::kAdapterPlaces; place 0 is the live set's
+
+// What a row says of its adapters: the set whose B they are, and the place of that set's A. The rows of a pass have at most
+// one place for each set. Below 0: the row has no adapter.
+constexpr int32_t kRowSets = 4;
+constexpr int32_t MakeRowSet(int32_t set, int32_t place) { return set < 0 ? -1 : place * kRowSets + set; }
+constexpr int32_t GetRowPlace(int32_t row_set) { return row_set < 0 ? 0 : row_set / kRowSets; }
 
 // The adapter of columns [begin, begin + outputs) of a product.
 struct AdapterColumns {
   int32_t begin = 0;
   int32_t outputs = 0;                      // a multiple of 8
+  const void* a[kDecodedAdapterSets] = {};  // [rank, inputs], by set; the kernels do not read it
   const void* b[kDecodedAdapterSets] = {};  // [outputs, rank], by set
 };
 
-// A product y [rows, stride] in bf16: `columns` of the base, then for each set x a^T of each adapter in order, `rank`
+// A product y [rows, stride] in bf16: `columns` of the base, then for each place x a^T of each adapter in order, `rank`
 // numbers each.
 struct AdaptedProduct {
   int32_t rows = 0;
@@ -30,10 +38,11 @@ struct AdaptedProduct {
   int32_t rank = 0;  // a multiple of 8
   float scale = 1;
   int32_t count = 0;
+  int32_t places = kAdapterPlaces;  // 1: no row is of another place than 0
   AdapterColumns adapters[kMostAdapters] = {};
-  const int32_t* sets = nullptr;  // [rows], device memory: the row's adapter set; below 0: none
+  const int32_t* sets = nullptr;  // [rows], device memory: see MakeRowSet
 
-  int32_t stride() const { return columns + kDecodedAdapterSets * count * rank; }
+  int32_t stride() const { return columns + places * count * rank; }
   // Whether the numbers are as said here.
   bool Fits() const;
 };
@@ -47,5 +56,15 @@ cudaError_t AddAdapters(const AdaptedProduct& product, const void* y, const void
 // or both: activated[row] = silu(gate) * up, where gate and up are rounded to bf16 with what their adapters add.
 cudaError_t AddAdaptersAndSwiGlu(const AdaptedProduct& product, int32_t width, const void* y, void* activated,
                                  cudaStream_t stream);
+
+// Copies between addresses of device memory that are multiples of 16, as is the number of bytes.
+struct AdapterCopy {
+  const void* from = nullptr;
+  void* to = nullptr;
+  int64_t bytes = 0;
+};
+// Makes `count` copies after all earlier work of the stream. The device reads `copies`; no memory is the target of two of
+// them, or target and source.
+cudaError_t CopyAdapters(const AdapterCopy* copies, int32_t count, cudaStream_t stream);
 
 }  // namespace syncopate::rollouter

@@ -27,7 +27,7 @@ __device__ __forceinline__ int GetLane() { return static_cast<int>(threadIdx.x) 
 __device__ __forceinline__ int GetElement() { return GetLane() % 4 * kVector; }
 
 __device__ __forceinline__ int GetStride(const AdaptedProduct& product) {
-  return product.columns + kDecodedAdapterSets * product.count * product.rank;
+  return product.columns + product.places * product.count * product.rank;
 }
 
 // Begins to copy 16 bytes to shared memory, or zeros unless `reads`. A thread's copies up to EndCopies are a group.
@@ -45,11 +45,13 @@ __device__ __forceinline__ void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
 }
 
-// The sets of a tile's rows, as this lane knows them.
+// The sets of a tile's rows, each with its place (MakeRowSet), as this lane knows them.
 struct Sets {
   int own[kLaneRows];  // of this lane's rows; below 0: no adapter, or a row behind the last one
-  unsigned present;    // a bit for each set that one of the tile's rows has
+  unsigned present;    // a bit for each set with its place that one of the tile's rows has
 };
+__device__ __forceinline__ int GetSet(int row_set) { return row_set % kRowSets; }
+__device__ __forceinline__ int GetPlace(int row_set) { return row_set / kRowSets; }
 
 __device__ __forceinline__ int ReadSet(const AdaptedProduct& product, int row) {
   return row >= 0 && row < product.rows ? product.sets[row] : -1;
@@ -102,7 +104,7 @@ __device__ __forceinline__ Inner ReadInner(const AdaptedProduct& product, int ad
   for (int i = 0; i < kLaneRows; ++i) {
     const int row = first_row + GetLane() / 4 + i * kRows / 2;
     const bf16* from = y + static_cast<int64_t>(row) * GetStride(product) + product.columns +
-                       (sets.own[i] * product.count + adapter) * product.rank + GetLane() % 4 * 2;
+                       (GetPlace(sets.own[i]) * product.count + adapter) * product.rank + GetLane() % 4 * 2;
 #pragma unroll
     for (int v = 0; v < kDepthVectors; ++v) {
       const int element = depth + v * kVector;
@@ -123,7 +125,7 @@ struct Outer {
 __device__ __forceinline__ void ReadOuter(const AdaptedProduct& product, int adapter, int column, int set, int depth,
                                           Outer& outer) {
   outer.set = set;
-  const bf16* b = static_cast<const bf16*>(product.adapters[adapter].b[set]);
+  const bf16* b = static_cast<const bf16*>(product.adapters[adapter].b[GetSet(set)]);
   const int lane = GetLane();
 #pragma unroll
   for (int n = 0; n < kColumns / 8; ++n) {
@@ -181,7 +183,7 @@ __device__ __forceinline__ void CopyInner(const AdaptedProduct& product, int ada
 #pragma unroll
   for (int i = 0; i < kLaneRows; ++i) {
     const int row = lane / 4 + i * kRows / 2, set = own_sets[i];
-    const int column = product.columns + (set * product.count + adapter) * product.rank + element;
+    const int column = product.columns + (GetPlace(set) * product.count + adapter) * product.rank + element;
     CopyIf(adapter >= 0 && set >= 0 && element < product.rank,
            y + static_cast<int64_t>(first_row + row) * GetStride(product) + column, stage.PlaceInner(row, lane % 4));
     stage.sets[i][lane] = set;

@@ -22,7 +22,7 @@ struct PassRow {
   int32_t token = -1;  // -1: the token that the slot drew last
   // Tokens of the sequence including this one, whose key and value are appended; 0: the row is empty.
   int32_t length = 0;
-  int32_t set = -1;  // the adapter set that computes it; below 0: none
+  int32_t set = -1;  // the adapter set that computes it, with its place: MakeRowSet
 };
 
 // A draw of token `number` of a slot's answer, from the logits of a row.

@@ -10,7 +10,8 @@
 namespace syncopate::rollouter {
 namespace {
 
-static_assert(kDecodedAdapterSets == model::kAdapterSets);
+static_assert(kDecodedAdapterSets == model::kAdapterSets && kDecodedAdapterSets <= kRowSets);
+static_assert(kAdapterPlaces == model::kAdapterPlaces);
 
 absl::Status Unsupported(const std::string& what) {
   return Error(absl::StatusCode::kFailedPrecondition, "UNSUPPORTED_SHAPE",

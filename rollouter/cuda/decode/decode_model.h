@@ -25,9 +25,9 @@ struct DecodeShape {
 
   int32_t query_size() const { return heads.heads * heads.head_dim; }
   int32_t qkv_size() const { return (heads.heads + 2 * heads.kv_heads) * heads.head_dim; }
-  // The columns that a product of `adapters` adapters has beside the base's: x a^T of each in all sets.
-  int32_t inner_columns(size_t adapters) const {
-    return kDecodedAdapterSets * static_cast<int32_t>(adapters) * adapter_rank;
+  // The columns that a product of `adapters` adapters has beside the base's: x a^T of each in `places` places.
+  int32_t inner_columns(size_t adapters, int32_t places = kAdapterPlaces) const {
+    return places * static_cast<int32_t>(adapters) * adapter_rank;
   }
 
   // FAILED_PRECONDITION (reason UNSUPPORTED_SHAPE), naming what the kernels do not support.
@@ -36,8 +36,8 @@ struct DecodeShape {
 DecodeShape GetShape(const model::ModelConfig& config);
 
 // The weights of one layer: bf16 device memory, rows as in Hugging Face checkpoints; q, k and v are one matrix, gate
-// and up are another. Behind each matrix that has adapters are the rows of their A, set by set, and behind the bias as
-// many zeros (TensorSpec::spare_rows). All layers have adapters of the same columns.
+// and up are another. Behind each matrix that has adapters are rows for their A in kAdapterPlaces places, one place behind
+// the other, and behind the bias as many zeros (TensorSpec::spare_rows). All layers have adapters of the same columns.
 struct DecodeLayer {
   const void* input_norm = nullptr;  // [hidden]
   const void* qkv = nullptr;         // [qkv_size, hidden]

@@ -34,13 +34,15 @@ MatmulOperands DownOperands(const DecodeLayer& layer, const DecodeBuffers& buffe
   return {layer.down, buffers.activated(), nullptr, to};
 }
 
-// The four products of a layer, x a^T of its adapters included; `add`: output and down add to what is there, unless
+// The four products of a layer, x a^T of its adapters in `places` places included; `add`: output and down add to what is there, unless
 // they have adapters.
 std::array<MatmulShape, 4> GetShapes(const DecodeShape& shape, const DecodeLayer& layer, int32_t rows, bool add,
-                                     bool bit_identical_rows) {
+                                     bool bit_identical_rows, int32_t places) {
   const auto make = [&](int32_t n, int32_t k, const std::vector<AdapterColumns>& adapters) {
-    return MatmulShape{
-        .rows = rows, .n = n + shape.inner_columns(adapters.size()), .k = k, .bit_identical_rows = bit_identical_rows};
+    return MatmulShape{.rows = rows,
+                       .n = n + shape.inner_columns(adapters.size(), places),
+                       .k = k,
+                       .bit_identical_rows = bit_identical_rows};
   };
   std::array<MatmulShape, 4> shapes = {make(shape.qkv_size(), shape.hidden, layer.qkv_adapters),
                                        make(shape.hidden, shape.query_size(), layer.output_adapters),
@@ -63,6 +65,7 @@ absl::StatusOr<Matmul> MakeBitIdentical(const model::MatmulLibrary& library, con
 
 DecodeProducts::DecodeProducts(const DecodeShape& shape, const Options& options, std::array<Matmul, 4> products)
     : shape_(shape),
+      places_(options.places),
       qkv_(std::move(products[0])),
       output_(std::move(products[1])),
       gate_up_(std::move(products[2])),
@@ -85,7 +88,7 @@ absl::StatusOr<DecodeProducts> DecodeProducts::Create(const model::MatmulLibrary
                                                       const Options& options) {
   const bool add = options.add_to_residual && options.parts[0] == nullptr;
   const std::array<MatmulShape, 4> shapes =
-      GetShapes(shape, *options.layer, options.rows, add, options.bit_identical_rows);
+      GetShapes(shape, *options.layer, options.rows, add, options.bit_identical_rows, options.places);
   const DecodeProducts* const reference = options.reference;
   const std::array<const Matmul*, 4> references = {
       reference != nullptr ? &reference->qkv_ : nullptr, reference != nullptr ? &reference->output_ : nullptr,
@@ -101,18 +104,21 @@ absl::StatusOr<DecodeProducts> DecodeProducts::Create(const model::MatmulLibrary
 
 void DecodeProducts::Include(const DecodeShape& shape, const DecodeLayer& layer, int32_t rows,
                              model::MatmulTrial::Extent& extent) {
-  for (const MatmulShape& one : GetShapes(shape, layer, rows, /*add=*/false, /*bit_identical_rows=*/false)) {
+  for (const MatmulShape& one :
+       GetShapes(shape, layer, rows, /*add=*/false, /*bit_identical_rows=*/false, kAdapterPlaces)) {
     extent.Include(one);
   }
 }
 
-AdaptedProduct DecodeProducts::GetAdapted(const Matmul& base, const DecodeShape& shape, int32_t columns,
-                                          absl::Span<const AdapterColumns> adapters, const DecodeBuffers& buffers) {
+AdaptedProduct DecodeProducts::GetAdapted(const Matmul& base, int32_t columns,
+                                          absl::Span<const AdapterColumns> adapters,
+                                          const DecodeBuffers& buffers) const {
   AdaptedProduct product = {.rows = base.shape().rows,
                             .columns = columns,
-                            .rank = shape.adapter_rank,
-                            .scale = shape.adapter_scale,
+                            .rank = shape_.adapter_rank,
+                            .scale = shape_.adapter_scale,
                             .count = static_cast<int32_t>(adapters.size()),
+                            .places = places_,
                             .sets = buffers.sets()};
   std::copy(adapters.begin(), adapters.end(), product.adapters);
   return product;
@@ -125,7 +131,7 @@ absl::Status DecodeProducts::Qkv(const DecodeLayer& layer, const DecodeBuffers& 
 std::optional<AdaptedProduct> DecodeProducts::GetQkvAdapters(const DecodeLayer& layer,
                                                              const DecodeBuffers& buffers) const {
   if (layer.qkv_adapters.empty()) return std::nullopt;
-  return GetAdapted(qkv_, shape_, shape_.qkv_size(), layer.qkv_adapters, buffers);
+  return GetAdapted(qkv_, shape_.qkv_size(), layer.qkv_adapters, buffers);
 }
 
 absl::Status DecodeProducts::AddToResidual(int which, const Matmul& base, absl::Span<const AdapterColumns> adapters,
@@ -133,8 +139,8 @@ absl::Status DecodeProducts::AddToResidual(int which, const Matmul& base, absl::
   if (adapters.empty()) return absl::OkStatus();
   void* const result = GetResult(which, buffers);
   const void* const added = parts_[0] != nullptr ? nullptr : result;
-  return CudaStatus(AddAdapters(GetAdapted(base, shape_, shape_.hidden, adapters, buffers), buffers.projected(), added,
-                                result, shape_.hidden, stream),
+  return CudaStatus(AddAdapters(GetAdapted(base, shape_.hidden, adapters, buffers), buffers.projected(), added, result,
+                                shape_.hidden, stream),
                     kAdding);
 }
 
@@ -150,7 +156,7 @@ absl::Status DecodeProducts::GateUpActivated(const DecodeLayer& layer, const Dec
   const cudaError_t queued =
       layer.gate_up_adapters.empty()
           ? model::SwiGlu(rows, width, buffers.gate_up(), buffers.activated(), stream)
-          : AddAdaptersAndSwiGlu(GetAdapted(gate_up_, shape_, 2 * width, layer.gate_up_adapters, buffers), width,
+          : AddAdaptersAndSwiGlu(GetAdapted(gate_up_, 2 * width, layer.gate_up_adapters, buffers), width,
                                  buffers.gate_up(), buffers.activated(), stream);
   return CudaStatus(queued, "an activation");
 }

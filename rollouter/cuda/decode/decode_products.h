@@ -22,12 +22,13 @@ absl::StatusOr<model::Matmul> MakeBitIdentical(const model::MatmulLibrary& libra
                                                const model::Matmul* reference, const model::MatmulTrial* trial);
 
 // The matrix products of a pass with a fixed number of rows, and what adapters add (adapter_kernels.h). DecodeBuffers
-// gives the places of the results. A product whose matrix has adapters also makes x a^T of all sets, in columns behind
-// its own, rounded to bf16; their product with b is scaled and added to y, which is rounded again.
+// gives the places of the results. A product whose matrix has adapters also makes x a^T of the sets in one place or in both,
+// in columns behind its own, rounded to bf16; their product with b is scaled and added to y, which is rounded again.
 class DecodeProducts {
  public:
   struct Options {
     int32_t rows = 0;
+    int32_t places = kAdapterPlaces;     // whose x a^T is made: place 0 alone, or all
     bool add_to_residual = true;         // output and down add to the residual; else they write `projected`
     const DecodeLayer* layer = nullptr;  // any layer: all of them have adapters of the same columns
     // The two buffers for this rank's parts of output and down; null: there is one rank.
@@ -64,8 +65,8 @@ class DecodeProducts {
 
  private:
   // The result of `base`, of `columns` columns beside x a^T.
-  static AdaptedProduct GetAdapted(const model::Matmul& base, const DecodeShape& shape, int32_t columns,
-                                   absl::Span<const AdapterColumns> adapters, const DecodeBuffers& buffers);
+  AdaptedProduct GetAdapted(const model::Matmul& base, int32_t columns, absl::Span<const AdapterColumns> adapters,
+                            const DecodeBuffers& buffers) const;
   // Adds what the adapters of output (which = 0) or down (1) add, and the residual without other ranks.
   absl::Status AddToResidual(int which, const model::Matmul& base, absl::Span<const AdapterColumns> adapters,
                              const DecodeBuffers& buffers, cudaStream_t stream) const;
@@ -77,6 +78,7 @@ class DecodeProducts {
   bool IsAdapted(int which) const { return is_adapted_[static_cast<size_t>(which)]; }
 
   DecodeShape shape_;
+  int32_t places_;
   model::Matmul qkv_, output_, gate_up_, down_;
   std::array<void*, 2> parts_;
   std::array<bool, 2> is_adapted_;  // whether output and down have adapters

@@ -69,8 +69,10 @@ absl::StatusOr<std::unique_ptr<GraphDecoder>> GraphDecoder::Create(const Options
     decoder->chunks_.emplace(rows, std::move(bucket));
   }
   for (int32_t rows : options.packed_sizes) {
-    SYNCOPATE_ASSIGN_OR_RETURN(DecodeProducts products, decoder->products_->Make(rows));
-    decoder->packed_.emplace(rows, std::move(products));
+    for (int32_t places = 1; places <= (options.shape.adapter_rank > 0 ? kAdapterPlaces : 1); ++places) {
+      SYNCOPATE_ASSIGN_OR_RETURN(DecodeProducts products, decoder->products_->Make(rows, places));
+      decoder->packed_.emplace(std::pair(rows, places), std::move(products));
+    }
   }
   decoder->products_->EndTrial();
   return decoder;
@@ -129,6 +131,7 @@ absl::Status GraphDecoder::Prepare() {
       events->push_back(std::move(event));
     }
   }
+  SYNCOPATE_ASSIGN_OR_RETURN(adapter_rows_, AdapterRows::Create(options_.device, options_.shape, options_.weights));
   // The buffers were filled on the default stream, which this one does not wait for.
   SYNCOPATE_RETURN_IF_ERROR(CudaStatus(cudaDeviceSynchronize(), "clearing the decode buffers"));
   return MakeProducts(GetExtent(options_, buffers));
@@ -225,7 +228,7 @@ absl::Status GraphDecoder::QueuePagedLayers(DecodeProducts& products, int32_t ro
   });
 }
 
-absl::Status GraphDecoder::QueuePackedLayers(int32_t rows, const PackedExtent& extent) {
+absl::Status GraphDecoder::QueuePackedLayers(int32_t rows, int32_t places, const PackedExtent& extent) {
   const PackedSequencesOf packed = buffers_.packed(extent.sequences, extent.keys);
   const PackedAttention call = {.queries = buffers_.queries(),
                                 .keys = buffers_.packed_keys(),
@@ -238,7 +241,7 @@ absl::Status GraphDecoder::QueuePackedLayers(int32_t rows, const PackedExtent& e
                                 .key_count = extent.keys,
                                 .longest_query = extent.longest_query,
                                 .longest_key = extent.longest_key};
-  return QueueLayers(packed_.at(rows), rows, [&](int32_t layer) -> absl::Status {
+  return QueueLayers(packed_.at({rows, places}), rows, [&](int32_t layer) -> absl::Status {
     SYNCOPATE_RETURN_IF_ERROR(
         CudaStatus(PackTokens(packed, buffers_.rows(rows), options_.shape.heads, options_.storage, layer,
                               buffers_.packed_keys(), buffers_.packed_values(), stream_.get()),
@@ -247,26 +250,26 @@ absl::Status GraphDecoder::QueuePackedLayers(int32_t rows, const PackedExtent& e
   });
 }
 
-absl::Status GraphDecoder::LaunchPackedLayers(int32_t rows, const ChunkPass& pass) {
+absl::Status GraphDecoder::LaunchPackedLayers(int32_t rows, int32_t places, const ChunkPass& pass) {
   const PackedExtent extent = {static_cast<int32_t>(pass.sequences.size()), pass.rows(), pass.keys, pass.longest_query,
                                pass.longest_key};
   const bool whole = pass.keys == pass.rows();
-  if (!captures_ || !whole || rows > options_.captured_rows) return QueuePackedLayers(rows, extent);
+  if (!captures_ || !whole || rows > options_.captured_rows) return QueuePackedLayers(rows, places, extent);
   int32_t sequences = kLeastCapturedSequences;
   while (sequences < extent.sequences) sequences *= 2;
   sequences = std::min(sequences, options_.max_slots);
-  PackedGraph& made = packed_graphs_[{rows, sequences}];
+  PackedGraph& made = packed_graphs_[{rows, places, sequences}];
   // The first pass of a size runs kernel by kernel: that loads every kernel, because a capture should load none, and a
   // size that occurs only once is not worth a graph.
   const PackedExtent most = {sequences, rows, rows, rows, rows};
-  if (!std::exchange(made.has_run, true)) return QueuePackedLayers(rows, most);
+  if (!std::exchange(made.has_run, true)) return QueuePackedLayers(rows, places, most);
   if (!made.graph.has_value()) {
     absl::StatusOr<model::CudaGraph> graph =
-        model::CudaGraph::Capture(stream_.get(), [&] { return QueuePackedLayers(rows, most); });
+        model::CudaGraph::Capture(stream_.get(), [&] { return QueuePackedLayers(rows, places, most); });
     if (!graph.ok()) {
       SYNCOPATE_LOG(kWarning, "prompts go kernel by kernel, which takes the host longer: %s", graph.status().message());
       captures_ = false;
-      return QueuePackedLayers(rows, extent);
+      return QueuePackedLayers(rows, places, extent);
     }
     made.graph = *std::move(graph);
   }
@@ -400,10 +403,13 @@ absl::Status GraphDecoder::LaunchChunk(const DecoderStep& step, const ChunkPass&
                      .draws = chunk.draws,
                      .sequences = chunk.sequences};
   const bool packed = !chunk.sequences.empty();
-  const int32_t rows = packed ? packed_.lower_bound(chunk.rows())->first : chunks_.lower_bound(chunk.rows())->first;
+  const int32_t rows =
+      packed ? packed_.lower_bound({chunk.rows(), 0})->first.first : chunks_.lower_bound(chunk.rows())->first;
   SYNCOPATE_ASSIGN_OR_RETURN(const int32_t drawn_rows, Upload(pass, rows, draws > 0 ? BatchSizeFor(draws) : 0));
   if (packed) {
-    SYNCOPATE_RETURN_IF_ERROR(LaunchPackedLayers(rows, chunk));
+    int32_t places = 1;
+    for (const PassRow& row : pass.rows) places = std::max(places, GetRowPlace(row.set) + 1);
+    SYNCOPATE_RETURN_IF_ERROR(LaunchPackedLayers(rows, places, chunk));
   } else {
     SYNCOPATE_RETURN_IF_ERROR(chunks_.at(rows).graph.Launch(stream_.get()));
   }
@@ -425,6 +431,11 @@ absl::Status GraphDecoder::LaunchRows(Pass pass, const DecoderStep& step, UnderW
   SYNCOPATE_RETURN_IF_ERROR(Upload(pass, batch_size, batch_size).status());
   SYNCOPATE_RETURN_IF_ERROR(batches_.at(batch_size).graph.Launch(stream_.get()));
   return FilterAndDownload(draws, launched);
+}
+
+absl::Status GraphDecoder::PlaceAdapters(int32_t set, int32_t place) {
+  const DeviceScope device(options_.device);
+  return adapter_rows_.Queue(set, place, stream_.get());
 }
 
 absl::Status GraphDecoder::Launch(const DecoderStep& step) {

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "absl/types/span.h"
 #include "cuda/stream.h"
 #include "model/cuda/cuda_graph.h"
+#include "rollouter/cuda/decode/adapter_rows.h"
 #include "rollouter/cuda/decode/chunk_passes.h"
 #include "rollouter/cuda/decode/decode_buffers.h"
 #include "rollouter/cuda/decode/decode_model.h"
@@ -120,6 +122,9 @@ class GraphDecoder {
   static absl::StatusOr<int64_t> DeviceBytes(const Options& options);
   ~GraphDecoder();
 
+  // Queues what puts the A of an adapter set in a place behind the weights: steps that are launched from now on find them
+  // there. Precondition: the model has adapters. INTERNAL reason CUDA_ERROR.
+  absl::Status PlaceAdapters(int32_t set, int32_t place);
   // Queues a step. Preconditions: fewer than kMostUnderWay steps are in progress, and each slot has at most one row, or
   // one chunk with one draw. INTERNAL reason CUDA_ERROR.
   absl::Status Launch(const DecoderStep& step);
@@ -182,9 +187,10 @@ class GraphDecoder {
   absl::Status QueueLayers(DecodeProducts& products, int32_t rows, const Attend& attend);
   absl::Status QueueLayer(DecodeProducts& products, int32_t rows, const Attend& attend, int32_t layer);
   absl::Status QueuePagedLayers(DecodeProducts& products, int32_t rows, RowsOf rows_of);
-  absl::Status QueuePackedLayers(int32_t rows, const PackedExtent& extent);
+  // `places`: of the rows' adapters.
+  absl::Status QueuePackedLayers(int32_t rows, int32_t places, const PackedExtent& extent);
   // Launches the pass as a graph if it has one or may get one; else queues it kernel by kernel.
-  absl::Status LaunchPackedLayers(int32_t rows, const ChunkPass& pass);
+  absl::Status LaunchPackedLayers(int32_t rows, int32_t places, const ChunkPass& pass);
   // Queues logits and draws of a decode step's rows: draw i is from row i.
   absl::Status QueueDraws(int32_t rows);
   // Queues the logits of the rows of a chunk that are drawn from, and the draws.
@@ -211,8 +217,10 @@ class GraphDecoder {
   std::unique_ptr<ProductChoice> products_;
   std::map<int32_t, Bucket> batches_;  // by rows
   std::map<int32_t, Bucket> chunks_;
-  std::map<int32_t, DecodeProducts> packed_;
-  std::map<std::pair<int32_t, int32_t>, PackedGraph> packed_graphs_;  // by rows and sequences
+  // By rows, and places of the rows' adapters: prompts of the live set do not compute x a^T of another one.
+  std::map<std::pair<int32_t, int32_t>, DecodeProducts> packed_;
+  std::map<std::tuple<int32_t, int32_t, int32_t>, PackedGraph> packed_graphs_;  // by rows, places and sequences
+  AdapterRows adapter_rows_;
   bool captures_ = true;               // false once a capture of packed_graphs_ has failed
   std::vector<cuda::Event> uploaded_;  // by input buffer: its copy to the device is complete
   std::vector<cuda::Event> done_;      // by result buffer: its step is complete

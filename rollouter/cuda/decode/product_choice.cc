@@ -36,10 +36,11 @@ absl::Status ProductChoice::MakeReference() {
   return absl::OkStatus();
 }
 
-absl::StatusOr<DecodeProducts> ProductChoice::Make(int32_t rows) {
+absl::StatusOr<DecodeProducts> ProductChoice::Make(int32_t rows, int32_t places) {
   SYNCOPATE_ASSIGN_OR_RETURN(DecodeProducts products,
                              DecodeProducts::Create(*library_, shape_,
                                                     {.rows = rows,
+                                                     .places = places,
                                                      .add_to_residual = options_.add_to_residual,
                                                      .layer = &weights_.layers.front(),
                                                      .parts = options_.parts,

@@ -38,8 +38,8 @@ class ProductChoice {
                                                                DecodeBuffers& buffers, const Options& options,
                                                                cudaStream_t stream);
 
-  // The layers' products for passes of `rows` rows.
-  absl::StatusOr<DecodeProducts> Make(int32_t rows);
+  // The layers' products for passes of `rows` rows that have adapters of `places` places.
+  absl::StatusOr<DecodeProducts> Make(int32_t rows, int32_t places = kAdapterPlaces);
   // Prepares head() for `rows` rows.
   absl::Status MakeHead(int32_t rows);
   HeadProducts& head() { return *head_; }

@@ -30,15 +30,16 @@ constexpr float kScale = 0.5f;
 
 // A product with its adapters, on the host and on the GPU.
 struct World {
-  // Adapter i has outputs[i] columns; the first begins at `begin`, the next behind it.
+  // Adapter i has outputs[i] columns; the first begins at `begin`, the next behind it. `row_sets`: see MakeRowSet.
   World(int32_t rows, int32_t columns, int32_t rank, int32_t begin, const std::vector<int32_t>& outputs,
-        const std::vector<int32_t>& row_sets)
+        const std::vector<int32_t>& row_sets, int32_t places = kAdapterPlaces)
       : sets(row_sets), device_sets(Upload(row_sets)) {
     product = {.rows = rows,
                .columns = columns,
                .rank = rank,
                .scale = kScale,
                .count = static_cast<int32_t>(outputs.size()),
+               .places = places,
                .sets = device_sets.as<int32_t>()};
     for (size_t i = 0; i < outputs.size(); ++i) {
       product.adapters[i] = {.begin = begin, .outputs = outputs[i]};
@@ -60,9 +61,9 @@ struct World {
       const auto from = y.begin() + int64_t{row} * product.stride();
       std::vector<double> numbers;
       for (int32_t c = 0; c < product.columns; ++c) numbers.push_back(Widen(from[c]));
-      const int32_t set = sets[static_cast<size_t>(row)];
-      for (int32_t i = 0; set >= 0 && i < product.count; ++i) {
-        const auto inner = from + product.columns + (set * product.count + i) * product.rank;
+      const int32_t row_set = sets[static_cast<size_t>(row)], set = row_set % kRowSets, place = row_set / kRowSets;
+      for (int32_t i = 0; row_set >= 0 && i < product.count; ++i) {
+        const auto inner = from + product.columns + (place * product.count + i) * product.rank;
         const std::vector<Half>& outer = b[static_cast<size_t>(i * kDecodedAdapterSets + set)];
         for (int32_t c = 0; c < product.adapters[i].outputs; ++c) {
           double sum = 0;
@@ -84,33 +85,39 @@ struct World {
   AdaptedProduct product;
 };
 
-std::vector<int32_t> MixedSets(int32_t rows) {
+// Rows without an adapter, of one set in place 0, and with two places of another one in place 1.
+const std::vector<int32_t> kRowKinds = {-1, MakeRowSet(2, 0), MakeRowSet(0, 1)};
+
+std::vector<int32_t> MixedSets(int32_t rows, int32_t places = kAdapterPlaces) {
   std::vector<int32_t> sets;
-  for (int32_t row = 0; row < rows; ++row) sets.push_back(row * 7 % 11 % 4 - 1);
+  for (int32_t row = 0; row < rows; ++row) sets.push_back(kRowKinds[static_cast<size_t>(row * 7 % 11 % (places + 1))]);
   return sets;
 }
 
 struct Case {
   int32_t rows = 0;
   int32_t rank = 0;
+  int32_t places = kAdapterPlaces;
 };
 std::string Name(const ::testing::TestParamInfo<Case>& info) {
-  return "Rows" + std::to_string(info.param.rows) + "Rank" + std::to_string(info.param.rank);
+  return "Rows" + std::to_string(info.param.rows) + "Rank" + std::to_string(info.param.rank) + "Places" +
+         std::to_string(info.param.places);
 }
 class AdapterKernels : public ::testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(Shapes, AdapterKernels,
                          ::testing::Values(Case{1, 8}, Case{16, 32}, Case{37, 24}, Case{256, 32}, Case{300, 16},
-                                           Case{40, 72}, Case{65, 256}, Case{5000, 32},
+                                           Case{40, 72}, Case{65, 256}, Case{5000, 32}, Case{300, 16, 1},
+                                           Case{5000, 32, 1}, Case{40, 72, 1},
                                            // More tiles of a warp than it has stages.
                                            Case{20000, 32}, Case{20000, 40}),
                          Name);
 
 TEST_P(AdapterKernels, AddEachRowsOwnAdapterAndTheResidual) {
   SYNCOPATE_NEED_GPUS(1);
-  const auto [rows, rank] = GetParam();
+  const auto [rows, rank, places] = GetParam();
   const int32_t columns = 216;
   // The adapters have columns [8, 208), in parts that are no multiples of a tile.
-  const World world(rows, columns, rank, 8, {72, 128}, MixedSets(rows));
+  const World world(rows, columns, rank, 8, {72, 128}, MixedSets(rows, places), places);
   const std::vector<Half> residual = RandomHalves(int64_t{rows} * columns, 8);
   const DeviceBuffer out = Upload(residual);
   ASSERT_EQ(AddAdapters(world.product, world.device_y.data(), out.data(), out.data(), columns, nullptr), cudaSuccess);
@@ -140,12 +147,12 @@ TEST_P(AdapterKernels, AddEachRowsOwnAdapterAndTheResidual) {
 
 TEST_P(AdapterKernels, ActivateWithTheAdaptersOfBothHalvesOrOfOne) {
   SYNCOPATE_NEED_GPUS(1);
-  const auto [rows, rank] = GetParam();
+  const auto [rows, rank, places] = GetParam();
   const int32_t width = 328;
   for (const auto& [begin, outputs] : {std::pair(0, std::vector<int32_t>{width, width}),
                                        {0, std::vector<int32_t>{width}},
                                        {width, std::vector<int32_t>{width}}}) {
-    const World world(rows, 2 * width, rank, begin, outputs, MixedSets(rows));
+    const World world(rows, 2 * width, rank, begin, outputs, MixedSets(rows, places), places);
     const DeviceBuffer activated = Upload(std::vector<Half>(static_cast<size_t>(rows * width), kHalfNan));
     ASSERT_EQ(AddAdaptersAndSwiGlu(world.product, width, world.device_y.data(), activated.data(), nullptr),
               cudaSuccess);
@@ -165,11 +172,11 @@ TEST_P(AdapterKernels, ActivateWithTheAdaptersOfBothHalvesOrOfOne) {
 // The bits of a row whose set stays, when the sets of all other rows change.
 TEST_P(AdapterKernels, GiveARowTheSameBitsWhateverSetsOtherRowsHave) {
   SYNCOPATE_NEED_GPUS(1);
-  const auto [rows, rank] = GetParam();
+  const auto [rows, rank, places] = GetParam();
   const int32_t width = 160;
-  const std::vector<int32_t> mixed = MixedSets(rows);
+  const std::vector<int32_t> mixed = MixedSets(rows, places);
   const auto compute = [&](const std::vector<int32_t>& sets) {
-    const World world(rows, 2 * width, rank, 0, {width, width}, sets);
+    const World world(rows, 2 * width, rank, 0, {width, width}, sets, places);
     const DeviceBuffer activated = Upload(RandomHalves(int64_t{rows} * width, 9));
     const DeviceBuffer sums = Upload(RandomHalves(int64_t{rows} * 2 * width, 10));
     EXPECT_EQ(AddAdaptersAndSwiGlu(world.product, width, world.device_y.data(), activated.data(), nullptr),
@@ -179,7 +186,8 @@ TEST_P(AdapterKernels, GiveARowTheSameBitsWhateverSetsOtherRowsHave) {
                      Download<Half>(sums.data(), int64_t{rows} * 2 * width));
   };
   const auto together = compute(mixed);
-  for (int32_t set = -1; set < kDecodedAdapterSets; ++set) {
+  for (int32_t kind = 0; kind <= places; ++kind) {
+    const int32_t set = kRowKinds[static_cast<size_t>(kind)];
     const auto alone = compute(std::vector<int32_t>(static_cast<size_t>(rows), set));
     for (int32_t row = 0; row < rows; ++row) {
       if (mixed[static_cast<size_t>(row)] != set) continue;
@@ -187,8 +195,8 @@ TEST_P(AdapterKernels, GiveARowTheSameBitsWhateverSetsOtherRowsHave) {
         return std::equal(a.begin() + int64_t{row} * columns, a.begin() + int64_t{row + 1} * columns,
                           b.begin() + int64_t{row} * columns);
       };
-      ASSERT_TRUE(is_equal(together.first, alone.first, width)) << "row " << row << " of set " << set;
-      ASSERT_TRUE(is_equal(together.second, alone.second, 2 * width)) << "row " << row << " of set " << set;
+      ASSERT_TRUE(is_equal(together.first, alone.first, width)) << "row " << row << " of kind " << kind;
+      ASSERT_TRUE(is_equal(together.second, alone.second, 2 * width)) << "row " << row << " of kind " << kind;
     }
   }
 }
@@ -202,13 +210,15 @@ TEST(AdapterKernelsTest, RefuseProductsTheyAreNotMadeFor) {
     return AddAdapters(product, y, nullptr, out.data(), 64, nullptr);
   };
   EXPECT_EQ(add(world.product), cudaSuccess);
-  AdaptedProduct odd_rank = world.product, odd_begin = world.product, no_sets = world.product;
+  AdaptedProduct odd_rank = world.product, odd_begin = world.product, no_sets = world.product, places = world.product;
+  places.places = kAdapterPlaces + 1;
   odd_rank.rank = 12;
   odd_begin.adapters[0].begin = 4;
   no_sets.sets = nullptr;
   EXPECT_EQ(add(odd_rank), cudaErrorInvalidValue);
   EXPECT_EQ(add(odd_begin), cudaErrorInvalidValue);
   EXPECT_EQ(add(no_sets), cudaErrorInvalidValue);
+  EXPECT_EQ(add(places), cudaErrorInvalidValue);
   EXPECT_EQ(AddAdapters(world.product, y, nullptr, y, 64, nullptr), cudaErrorInvalidValue);
   EXPECT_EQ(AddAdaptersAndSwiGlu(world.product, 32, y, out.data(), nullptr), cudaErrorInvalidValue)
       << "an adapter of both halves";

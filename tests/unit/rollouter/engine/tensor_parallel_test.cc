@@ -221,10 +221,10 @@ TEST(RankSliceTest, EachRankLeavesRowsForTheAdaptersOfItsSliceAndThoseLieApart) 
   std::map<std::string, size_t> places;
   for (size_t i = 0; i < slice.manifest.tensors().size(); ++i) places[slice.manifest.tensors()[i].name] = i;
   const std::string layer = "model.layers.0.";
-  const std::vector<std::pair<std::string, int64_t>> expected = {{"self_attn.qkv_proj.weight", 3 * 3 * 4},
-                                                                 {"self_attn.o_proj.weight", 3 * 4},
-                                                                 {"mlp.gate_up_proj.weight", 3 * 2 * 4},
-                                                                 {"mlp.down_proj.weight", 3 * 4},
+  const std::vector<std::pair<std::string, int64_t>> expected = {{"self_attn.qkv_proj.weight", 2 * 3 * 4},
+                                                                 {"self_attn.o_proj.weight", 2 * 4},
+                                                                 {"mlp.gate_up_proj.weight", 2 * 2 * 4},
+                                                                 {"mlp.down_proj.weight", 2 * 4},
                                                                  {"input_layernorm.weight", 0}};
   for (const auto& [name, rows] : expected) {
     const size_t at = places.at(layer + name);
