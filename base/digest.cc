@@ -2,12 +2,14 @@
 
 #include <cstring>
 
+#include "base/status.h"
+
 namespace syncopate {
 
-uint64_t DigestBytes(const void* data, int64_t size) {
+void PartsDigest::Add(const void* data, int64_t size) {
+  SYNCOPATE_CHECK(size_ % 8 == 0);
   const char* bytes = static_cast<const char*>(data);
-  uint64_t sum = static_cast<uint64_t>(size);
-  uint64_t position = kDigestStride;  // advances with each word, so that exchanged words change the sum
+  uint64_t sum = sum_, position = position_;
   int64_t at = 0;
   for (; at + 8 <= size; at += 8, position += kDigestStride) {
     uint64_t word;
@@ -19,7 +21,17 @@ uint64_t DigestBytes(const void* data, int64_t size) {
     std::memcpy(&word, bytes + at, static_cast<size_t>(size - at));
     sum += Mix64(word + position);
   }
-  return Mix64(sum);
+  sum_ = sum;
+  position_ = position;
+  size_ += size;
+}
+
+uint64_t PartsDigest::Finish() const { return Mix64(static_cast<uint64_t>(size_) + sum_); }
+
+uint64_t DigestBytes(const void* data, int64_t size) {
+  PartsDigest digest;
+  digest.Add(data, size);
+  return digest.Finish();
 }
 
 std::vector<uint64_t> DigestBuckets(const Manifest& manifest, const void* arena) {

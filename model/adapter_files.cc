@@ -360,11 +360,17 @@ absl::StatusOr<std::shared_ptr<const AdapterFiles>> AdapterFiles::Open(const std
 }
 
 uint64_t DigestBase(size_t count, const std::function<absl::string_view(size_t index)>& numbers) {
-  uint64_t digest = 0;
+  std::vector<uint64_t> digests;
   for (size_t i = 0; i < count; ++i) {
     const absl::string_view bytes = numbers(i);
-    digest = HashCombine(digest, DigestBytes(bytes.data(), static_cast<int64_t>(bytes.size())));
+    digests.push_back(DigestBytes(bytes.data(), static_cast<int64_t>(bytes.size())));
   }
+  return CombineBaseDigests(digests);
+}
+
+uint64_t CombineBaseDigests(const std::vector<uint64_t>& tensors) {
+  uint64_t digest = 0;
+  for (const uint64_t tensor : tensors) digest = HashCombine(digest, tensor);
   return std::max<uint64_t>(digest, 1);  // 0 means that there is no base
 }
 

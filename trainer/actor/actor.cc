@@ -162,7 +162,11 @@ Actor::Actor(const model::ModelConfig& config, const Manifest& manifest, const A
   // Files of weights have no adapters, which are drawn beside them.
   if (files == nullptr || config.lora.enabled()) Initialise(config, seed, files == nullptr ? 0 : first_trained_);
   if (files != nullptr) {
-    CopyTensors(0, files->size(), [files](size_t i, absl::Span<float> values) { files->Read(i, values); });
+    CopyTensors(0, files->size(), [this, files](size_t i, absl::Span<float> values) {
+      files->Read(i, values);
+      if (!base_is_rounded() || !shards_.is_whole()) return;
+      base_digests_.push_back(DigestBytes(values.data(), static_cast<int64_t>(values.size() * sizeof(float))));
+    });
   }
   if (adapters != nullptr) {
     CopyTensors(first_trained_, trained_.tensors().size(),
@@ -339,17 +343,21 @@ void Actor::Initialise(const model::ModelConfig& config, uint64_t seed, size_t f
   // of ranks. This rank makes its shard piece by piece.
   parameters_.zero_();
   if (copy_.defined()) copy_.zero_();
+  const bool digests = base_is_rounded() && shards_.is_whole();
   at::Tensor buffer = at::empty({kCopiedAtOnce}, at::kFloat);
   for (size_t i = first; i < manifest_.tensors().size(); ++i) {
     const int64_t tensor = manifest_.ranges()[i].begin / static_cast<int64_t>(sizeof(float));
+    PartsDigest digest;
     for (const FlatShards::Piece& piece : shards_.MakePieces(tensor, manifest_.tensors()[i].NumElements())) {
       for (int64_t begin = 0; begin < piece.count; begin += kCopiedAtOnce) {
         const int64_t count = std::min(kCopiedAtOnce, piece.count - begin);
         model::InitialiseElements(config, seed, i, piece.whole_begin - tensor + begin, count, buffer.data_ptr<float>());
+        if (digests && i < first_trained_) digest.Add(buffer.data_ptr(), count * int64_t{sizeof(float)});
         // A GPU rounds what it is sent: the host's one thread would take longer than all of its threads for drawing.
         GetInitialPlace(i, piece.local_begin + begin, count).copy_(buffer.narrow(0, 0, count).to(parameters_.device()));
       }
     }
+    if (digests && i < first_trained_) base_digests_.push_back(digest.Finish());
   }
 }
 

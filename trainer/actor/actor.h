@@ -150,6 +150,9 @@ class Actor {
   bool has_arenas() const { return arenas_.parameters != nullptr; }  // not memory of libtorch's allocator
   // True if the base of adapters is in bfloat16 alone.
   bool base_is_rounded() const { return copy_.defined() && shards_.trained_begin() > 0; }
+  // Of the base as it was read or drawn, DigestBytes of each tensor's float32 numbers. Empty unless this rank has read all of
+  // it and keeps it rounded.
+  const std::vector<uint64_t>& base_digests() const { return base_digests_; }
   // Whether the base is in BaseMemory.
   bool base_is_elsewhere() const { return !base_tensors_.empty(); }
   // This rank's weights in `dtype`: float32, unless base_is_rounded(), or `compute`; the adapters alone if
@@ -234,8 +237,9 @@ class Actor {
   const ActorArenas arenas_;
   at::Tensor parameters_;                                // [elements of this rank's arena, or of its trained part]
   at::Tensor gradients_, first_moment_, second_moment_;  // [those that are trained: the last ones]
-  const std::vector<at::Tensor> base_tensors_;           // flat, in BaseMemory; empty: the base is in copy_
-  at::Tensor copy_;                                      // this rank's arena in bfloat16; undefined for kFloat
+  std::vector<uint64_t> base_digests_;
+  const std::vector<at::Tensor> base_tensors_;  // flat, in BaseMemory; empty: the base is in copy_
+  at::Tensor copy_;                             // this rank's arena in bfloat16; undefined for kFloat
   StatePart parameter_state_, optimizer_state_, gradient_state_;
   std::unique_ptr<UnitAccess> weights_, base_, gradient_units_;  // null while their part is away
   GatheredWeights* gathered_ = nullptr;  // *weights_ and, below, *gradient_units_, with several ranks

@@ -269,6 +269,7 @@ const Manifest& PolicyTrainer::manifest() const { return core_->actor.manifest()
 const Manifest& PolicyTrainer::trained() const { return core_->actor.trained(); }
 
 uint64_t PolicyTrainer::Core::DigestBase() {
+  if (!actor.base_digests().empty()) return model::CombineBaseDigests(actor.base_digests());
   const Manifest& manifest = actor.manifest();
   // From where the base was read, if this rank has not all of it as it was read.
   const bool is_here = actor.shards().is_whole() && !actor.base_is_rounded();

@@ -11,7 +11,10 @@
 
 #include "model/adapter_files.h"
 #include "model/decoder_spec.h"
+#include "model/hf_config.h"
+#include "model/weight_files.h"
 #include "tests/support/file_contents.h"
+#include "tests/support/golden_models.h"
 #include "tests/support/policy_copy.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/small_model.h"
@@ -198,6 +201,20 @@ TEST_P(AdapterPolicyTest, ABaseIsNamedByItsNumbersAlone) {
   EXPECT_EQ(PolicyTrainer::Create(other).value()->BaseDigest().value(), 0u);
   OnRanks<bool>(3, [&](Communicator& ranks) {
     EXPECT_EQ(PolicyTrainer::Create(Options(1, &ranks)).value()->BaseDigest().value(), base);
+    return true;
+  });
+}
+
+TEST_P(AdapterPolicyTest, ABaseFromFilesHasTheDigestOfTheFiles) {
+  const std::string folder = testing::GoldenModelPath("qwen2-full");
+  PolicyTrainer::Options options = Options();
+  options.model = testing::WithAdapters(model::ReadHfConfig(folder).value().config);
+  options.weights = model::WeightFiles::Open(folder, options.model).value();
+  const uint64_t base = model::DigestBase(*options.weights, options.model);
+  EXPECT_EQ(PolicyTrainer::Create(options).value()->BaseDigest().value(), base);
+  OnRanks<bool>(2, [&](Communicator& ranks) {
+    options.mesh = ranks;
+    EXPECT_EQ(PolicyTrainer::Create(options).value()->BaseDigest().value(), base);
     return true;
   });
 }
