@@ -68,6 +68,22 @@ TEST(SplitCopiesTest, SendsTheAdaptersAloneAndKeepsTheRestByteForByte) {
   }
 }
 
+TEST(SplitCopiesTest, AdaptersThatLieSideBySideAreOneCopy) {
+  std::vector<TensorSpec> specs = {{.name = "base", .dtype = DType::kBFloat16, .shape = {100, 64}, .spare_rows = 16}};
+  for (int i = 0; i < 12; ++i) {
+    specs.push_back({.name = absl::StrCat("a", i), .dtype = DType::kBFloat16, .shape = {8, 64}, .adapter = true});
+  }
+  specs.push_back({.name = "behind a gap", .dtype = DType::kBFloat16, .shape = {7, 1}, .adapter = true});
+  specs.push_back({.name = "last", .dtype = DType::kBFloat16, .shape = {8, 64}, .adapter = true});
+  auto manifest = std::make_shared<const Manifest>(*Manifest::Create(specs, /*bucket_bytes=*/1 << 20));
+  auto planned = *PlanCache(manifest).Get({"", 1, "", 1});
+  const std::vector<Copy> copies = planned->plan.CopiesTo(0);
+  const SplitCopies split = Split(*manifest, planned->destination, 0, copies, {{1, 15}}, /*base=*/false);
+  ASSERT_EQ(split.sent.size(), 2u);
+  EXPECT_EQ(split.sent[0].bytes, 12 * 8 * 64 * 2 + 7 * 2);
+  EXPECT_EQ(split.sent[1].bytes, 8 * 64 * 2);
+}
+
 TEST(SplitCopiesTest, WithoutAdaptersEverythingIsSentAsFullWeights) {
   auto manifest = std::make_shared<const Manifest>(SmallModel());
   auto planned = *PlanCache(manifest).Get({"", 1, "", 1});
