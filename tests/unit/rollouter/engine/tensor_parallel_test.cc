@@ -110,7 +110,8 @@ GenerationRequest RandomRequest(const model::ModelConfig& config, uint64_t seed,
   GenerationRequest request;
   request.id = absl::StrCat("request-", seed);
   const int64_t length = 1 + Philox4x32(seed, 0)[0] % (config.max_position_embeddings / 2);
-  for (int64_t i = 0; i < length; ++i) request.prompt_ids.push_back(Philox4x32(seed, 1 + i)[0] % config.vocab_size);
+  for (int64_t i = 0; i < length; ++i)
+    request.prompt_ids.push_back(static_cast<int32_t>(Philox4x32(seed, 1 + i)[0] % config.vocab_size));
   request.sampling.max_new_tokens = static_cast<int32_t>(config.max_position_embeddings / 2);
   request.sampling.temperature = temperature;
   request.seeds = {SampleSeed(seed, 0), SampleSeed(seed, 1)};
