@@ -59,7 +59,7 @@ std::optional<uint64_t> FindBaseDigest(const std::map<std::string, std::string>&
 // The digest that names a base: of the numbers of its `count` tensors in float32, in the manifest's order. `numbers`
 // gives those of one tensor, valid until the next call. Never 0.
 uint64_t DigestBase(size_t count, const std::function<absl::string_view(size_t index)>& numbers);
-// The same from DigestBytes of each tensor's numbers.
+// CombineBaseDigests returns the same digest, made of DigestBytes of each tensor's numbers.
 uint64_t CombineBaseDigests(const std::vector<uint64_t>& tensors);
 // The digest of a base in files of weights.
 uint64_t DigestBase(const WeightFiles& files, const ModelConfig& config);

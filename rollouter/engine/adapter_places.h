@@ -9,16 +9,16 @@
 namespace syncopate::rollouter {
 
 // Decides which adapter sets lie in the places behind a decoder's weights. A decoder multiplies with the A of a set only
-// while it lies in a place: place 0 is the live set's, the other one is for the set that evaluations have pinned. A set is
-// copied there when a plan needs it for the first time; plans and copies run in the order in which they are said here, so a copy
-// disturbs no earlier plan.
+// while it lies in a place: place 0 is the live set's, the other one is for the set that evaluations have pinned. A set
+// is copied there when a plan needs it for the first time. Plans and copies must run in the order of the calls, so that
+// a copy disturbs no earlier plan.
 //
 // Pure and deterministic; not thread-safe.
 class AdapterPlaces {
  public:
   static constexpr int32_t kPlaces = model::kAdapterPlaces;
   static constexpr int32_t kSets = model::kAdapterSets;
-  // By set: a number that is another one whenever the set's A have changed, or the memory of the places.
+  // A number for each set, which is another one whenever the set's A have changed, or the memory of the places.
   using Contents = std::array<int64_t, kSets>;
   struct Copy {
     int32_t set = 0;

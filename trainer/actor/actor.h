@@ -150,8 +150,8 @@ class Actor {
   bool has_arenas() const { return arenas_.parameters != nullptr; }  // not memory of libtorch's allocator
   // True if the base of adapters is in bfloat16 alone.
   bool base_is_rounded() const { return copy_.defined() && shards_.trained_begin() > 0; }
-  // Of the base as it was read or drawn, DigestBytes of each tensor's float32 numbers. Empty unless this rank has read all of
-  // it and keeps it rounded.
+  // DigestBytes of the float32 numbers of each tensor of the base, as they were read or drawn. Empty unless this rank has
+  // read or drawn all of the base and keeps it rounded.
   const std::vector<uint64_t>& base_digests() const { return base_digests_; }
   // Whether the base is in BaseMemory.
   bool base_is_elsewhere() const { return !base_tensors_.empty(); }

@@ -6,10 +6,10 @@
 
 // What the adapters of a matrix product add to its result. The product's weights have the A of one or two adapter sets
 // as further rows, each in its place, so that it makes x a^T beside y = x w^T; these kernels, and RotateAndAppend
-// (paged_cache.h), multiply that with B by the tensor cores. A result depends on the row's own numbers and adapter set alone, to the last bit:
-// sets of other rows contribute exact zeros. Sets and B are read while the kernel before on the stream may still run, so
-// they must have been written before that one began. Launches queue the work, return, and are chained
-// (model/cuda/device_code.cuh). No libtorch.
+// (paged_cache.h), multiply that with B by the tensor cores. A result depends on the row's own numbers and adapter set
+// alone, to the last bit: sets of other rows contribute exact zeros. Sets and B are read while the kernel before on the
+// stream may still run, so they must have been written before that one began. Launches queue the work, return, and are
+// chained (model/cuda/device_code.cuh). No libtorch.
 namespace syncopate::rollouter {
 
 constexpr int32_t kMostAdapters = 3;        // of one product: those of q, k and v

@@ -34,8 +34,8 @@ MatmulOperands DownOperands(const DecodeLayer& layer, const DecodeBuffers& buffe
   return {layer.down, buffers.activated(), nullptr, to};
 }
 
-// The four products of a layer, x a^T of its adapters in `places` places included; `add`: output and down add to what is there, unless
-// they have adapters.
+// The four products of a layer, x a^T of its adapters in `places` places included; `add`: output and down add to what is
+// there, unless they have adapters.
 std::array<MatmulShape, 4> GetShapes(const DecodeShape& shape, const DecodeLayer& layer, int32_t rows, bool add,
                                      bool bit_identical_rows, int32_t places) {
   const auto make = [&](int32_t n, int32_t k, const std::vector<AdapterColumns>& adapters) {

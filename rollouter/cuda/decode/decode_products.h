@@ -22,8 +22,8 @@ absl::StatusOr<model::Matmul> MakeBitIdentical(const model::MatmulLibrary& libra
                                                const model::Matmul* reference, const model::MatmulTrial* trial);
 
 // The matrix products of a pass with a fixed number of rows, and what adapters add (adapter_kernels.h). DecodeBuffers
-// gives the places of the results. A product whose matrix has adapters also makes x a^T of the sets in one place or in both,
-// in columns behind its own, rounded to bf16; their product with b is scaled and added to y, which is rounded again.
+// gives the places of the results. A product whose matrix has adapters also makes x a^T of the sets in one place or in
+// both, in columns behind its own, rounded to bf16; their product with b is scaled and added to y, which is rounded again.
 class DecodeProducts {
  public:
   struct Options {

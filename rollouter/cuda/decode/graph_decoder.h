@@ -217,7 +217,7 @@ class GraphDecoder {
   std::unique_ptr<ProductChoice> products_;
   std::map<int32_t, Bucket> batches_;  // by rows
   std::map<int32_t, Bucket> chunks_;
-  // By rows, and places of the rows' adapters: prompts of the live set do not compute x a^T of another one.
+  // Keyed by rows and by places of the rows' adapters: prompts of the live set do not compute x a^T of another one.
   std::map<std::pair<int32_t, int32_t>, DecodeProducts> packed_;
   std::map<std::tuple<int32_t, int32_t, int32_t>, PackedGraph> packed_graphs_;  // by rows, places and sequences
   AdapterRows adapter_rows_;
