@@ -44,8 +44,8 @@ model::DeviceRequest RolloutDeviceRequest(const v1::RunConfig& config) {
       .key = "rollout.device",
       .wanted = config.rollout().device(),
       // On one host the trainer's ranks take the first GPUs; rollouters, with `tensor_parallel` GPUs each, take the
-      // next ones.
-      .reserved = static_cast<int>(config.trainer().world()),
+      // next ones, unless they take turns on them.
+      .reserved = config.run().share_gpu() ? 0 : static_cast<int>(config.trainer().world()),
       // A host with exactly one replica's number of GPUs has no trainer on it, e.g. a container.
       .together = static_cast<int>(config.rollout().tensor_parallel()),
       .member = config.rollouter().index() * config.rollout().tensor_parallel() + GetRolloutRank(config).value_or(0)};
@@ -77,7 +77,9 @@ WeightMemory ChooseWeightMemory(const v1::RunConfig& config, const model::ModelC
 }
 
 bool MapsBaseOnGpu(const v1::RunConfig& config, const model::ModelConfig& shape) {
-  return ChooseWeightMemory(config, shape) == WeightMemory::kMappedBase && config.sync().transport() != "grpc";
+  // Ranks that share the base lend none.
+  return ChooseWeightMemory(config, shape) == WeightMemory::kMappedBase && config.sync().transport() != "grpc" &&
+         config.trainer().world() <= 1;
 }
 
 int64_t CountLateGpuBytes(const v1::RunConfig& config, const model::ModelConfig& shape, const Manifest& wire) {

@@ -225,6 +225,7 @@ class RankAttendance final : public Attending {
     hello->set_gpu(facts.gpu);
     hello->set_secret(secret);
     hello->set_ranks_address(facts.ranks_address);
+    if constexpr (requires { hello->set_card(facts.card); }) hello->set_card(facts.card);
     return message;
   }
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,8 +63,8 @@ inline absl::StatusOr<std::string> FindRanksAddress(const RankWords& words, int3
   return address->ToString();
 }
 
-// The facts about a rank in its hello. All ranks of a group have the same ones except `rank`, `gpu` and
-// `ranks_address`, which differ for each rank.
+// The facts about a rank in its hello. All ranks of a group have the same ones except `rank`, `gpu`, `ranks_address` and
+// `card`, which may differ for each rank.
 struct RankFacts {
   int32_t rank = 0;
   int32_t world = 1;
@@ -73,6 +74,8 @@ struct RankFacts {
   std::string gpu = {};  // the GPU that it computes on; empty: the CPU
   // RankListener::address(): where it listens for the other ranks. Unused for rank 0, whose welcome tells it.
   std::string ranks_address = {};
+  // The device that it may share with rollouters (daemon::CardName). Unused for rank 0, and by hellos without a card.
+  std::string card = {};
 };
 
 struct RankStreamsOptions {
@@ -94,8 +97,8 @@ struct RankStreamsOptions {
 // is called once with the reason. A stranger cannot end the group: a hello does so only if it shows the group's secret
 // and its rank has not come yet. Thread-safe. Must outlive the server that serves it.
 //
-// Service must have a method Attend. Request must have a Hello with the members of RankFacts, which is the first
-// message; all later ones are heartbeats and reports. Response must have a Welcome, which is the first message, and a
+// Service must have a method Attend. Request must have a Hello with the members of RankFacts (`card` may be missing), which
+// is the first message; all later ones are heartbeats and reports. Response must have a Welcome, which is the first message, and a
 // Stop, which is the last; all between them are orders.
 template <typename Service, typename Request, typename Response>
 class RankStreams : public Service::CallbackService {
@@ -146,6 +149,12 @@ class RankStreams : public Service::CallbackService {
     std::vector<std::string> addresses;
     for (const auto& [rank, address] : addresses_) addresses.push_back(address);
     return addresses;
+  }
+
+  // The cards of the other ranks that tell one; call after AwaitRanks.
+  std::set<std::string> cards() const {
+    MutexLock lock(&mutex_);
+    return cards_;
   }
 
   // OK, or the error that ended the group.
@@ -333,6 +342,7 @@ class RankStreams : public Service::CallbackService {
         streams_[hello.rank()] = stream;
         gpus_[hello.rank()] = hello.gpu();
         addresses_[hello.rank()] = *address;
+        if constexpr (requires { hello.card(); }) cards_.insert(hello.card());
       } else {
         last_refusal_ = std::string(refusal.message());
       }
@@ -359,6 +369,7 @@ class RankStreams : public Service::CallbackService {
   std::map<int32_t, std::shared_ptr<Stream>> streams_ ABSL_GUARDED_BY(mutex_);  // keyed by rank
   std::map<int32_t, std::string> gpus_ ABSL_GUARDED_BY(mutex_);                 // keyed by rank
   std::map<int32_t, std::string> addresses_ ABSL_GUARDED_BY(mutex_);            // keyed by rank
+  std::set<std::string> cards_ ABSL_GUARDED_BY(mutex_);
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status lost_ ABSL_GUARDED_BY(mutex_);
   std::string last_refusal_ ABSL_GUARDED_BY(mutex_);  // of the last refused hello, for the error of AwaitRanks

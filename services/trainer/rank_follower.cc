@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/clock.h"
+#include "base/daemon/card_name.h"
 #include "base/daemon/daemon_endpoints.h"
 #include "base/file_system.h"
 #include "base/host_port.h"
@@ -33,6 +35,7 @@ namespace syncopate::trainerd {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);
+constexpr absl::Duration kRoomWithin = absl::Seconds(10);  // as trainer::CardTurns::Options::room_limit
 constexpr absl::Duration kStopGrace = absl::Seconds(1);
 constexpr absl::Duration kReasonWithin = absl::Seconds(2);      // of a lost connection, from rank 0
 constexpr absl::Duration kDismissedWithin = absl::Seconds(10);  // after rank 0 has heard of a refusal
@@ -77,6 +80,7 @@ class FollowingTrainerRank {
     SYNCOPATE_LOG(kInfo, "trainer rank %d of run %s, epoch %d", rank_, welcome.run_id(), welcome.epoch());
     SYNCOPATE_RETURN_IF_ERROR(Join(welcome));
     SYNCOPATE_RETURN_IF_ERROR(Restore(wire::FromProto(welcome.restore())));
+    turn_bytes_ = CountTurnBytes(device_);
     const absl::Status ended = MeetAndObey(welcome);
     // Connections between ranks break sooner than rank 0 says on this rank's stream why it ends the group.
     return ErrorReason(ended) == "RANK_LOST" ? attendance_.AwaitEnd(kReasonWithin, ended) : ended;
@@ -196,7 +200,8 @@ class FollowingTrainerRank {
                       .manifest_fingerprint = device_.policy->manifest().fingerprint(),
                       .build = daemon::BuildVersion(),
                       .gpu = device_.device.place.gpu,
-                      .ranks_address = listener_.address()},
+                      .ranks_address = listener_.address(),
+                      .card = daemon::CardName(device_.facts.gpu_uuid)},
             .secret = [run_dir = daemon_->run_dir()] { return daemon::ReadRanksSecret(run_dir); },
             .on_lost = [ranks = device_.ranks](const absl::Status& why) { ranks->Abort(std::string(why.message())); }};
   }
@@ -303,9 +308,14 @@ class FollowingTrainerRank {
         break;
       case v1::AttendResponse::kMoveState:
         command = {.kind = Kind::kMoveState, .move = static_cast<trainer::PolicyCommand::Move>(said.move_state().to())};
-        if (said.move_state().to() < 0 || command.move > trainer::PolicyCommand::Move::kTrainerMode) {
+        if (said.move_state().to() < 0 || command.move > trainer::PolicyCommand::Move::kStagedLeaves) {
           return RankLost("rank 0 orders no move that there is");
         }
+        if (command.move == trainer::PolicyCommand::Move::kStagedLeaves) {
+          stagings_->Leave(device_.device.hold_card);
+          return absl::OkStatus();
+        }
+        if (command.move == trainer::PolicyCommand::Move::kTrainerMode) SYNCOPATE_RETURN_IF_ERROR(BeginTurn());
         break;
       default:
         return Error(absl::StatusCode::kInternal, "RANK_MISMATCH", "rank 0 says what this build does not know");
@@ -313,9 +323,26 @@ class FollowingTrainerRank {
     return trainer::ObeyCommand(*device_.policy, command, batch);
   }
 
+  // The rollouters on this rank's device have left it, but memory of a process goes later than the process.
+  absl::Status BeginTurn() {
+    stagings_->Stay();
+    if (!daemon_->config().run().share_gpu()) return absl::OkStatus();
+    const absl::Time deadline = Clock::Real()->Now() + kRoomWithin;
+    for (;;) {
+      const absl::Status room = CheckTurnRoom(device_, turn_bytes_);
+      if (!absl::IsResourceExhausted(room)) return room;
+      if (Clock::Real()->Now() >= deadline || daemon_->StopRequested(kTick)) {
+        return Error(absl::StatusCode::kFailedPrecondition, "TURN_STUCK",
+                     absl::StrCat("the device of trainer rank ", rank_,
+                                  " has no room for its turn: ", std::string(room.message())));
+      }
+    }
+  }
+
   daemon::Daemon* const daemon_;
   config::RunModel model_;
   const int32_t rank_, world_;
+  int64_t turn_bytes_ = 0;
   Mutex mutex_;
   absl::Status refused_ ABSL_GUARDED_BY(mutex_);
   TrainDevice device_;

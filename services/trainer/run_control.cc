@@ -122,11 +122,12 @@ v1::Sizing ToMessage(const trainer::SizingAdvice& advice) {
 
 RunControl::RunControl(Options options) : options_(std::move(options)) {}
 
-void RunControl::SetModel(std::shared_ptr<const ModelOffer> offer, trainer::TurnDesk* turns, std::string card) {
+void RunControl::SetModel(std::shared_ptr<const ModelOffer> offer, trainer::TurnDesk* turns,
+                          std::set<std::string> cards) {
   MutexLock lock(&mutex_);
   offer_ = std::move(offer);
   turns_ = turns;
-  card_ = std::move(card);
+  cards_ = std::move(cards);
 }
 
 void RunControl::Start(const Run& run) {
@@ -233,7 +234,7 @@ std::function<void()> RunControl::CallInRolloutersTurn(const MemberId& who, cons
   {
     MutexLock lock(&mutex_);
     turns = turns_;
-    if (card == card_) newcomer = {who.replica_id, who.incarnation};
+    if (cards_.count(card) > 0) newcomer = {who.replica_id, who.incarnation};
   }
   if (turns == nullptr) {
     answer();
@@ -248,7 +249,7 @@ std::function<void()> RunControl::CallInRolloutersTurn(const MemberId& who, cons
 
 bool RunControl::TakesTurnsOn(const std::string& card) const {
   MutexLock lock(&mutex_);
-  return turns_ != nullptr && card == card_;
+  return turns_ != nullptr && cards_.count(card) > 0;
 }
 
 }  // namespace syncopate::trainerd

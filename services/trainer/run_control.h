@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -34,9 +35,10 @@ class RunControl {
 
   explicit RunControl(Options options);
 
-  // From now on GetModel() succeeds. `turns`: what the trainer takes turns by with rollouters on its device, `card`; null:
-  // it has a device of its own.
-  void SetModel(std::shared_ptr<const ModelOffer> offer, trainer::TurnDesk* turns = nullptr, std::string card = {});
+  // From now on GetModel() succeeds. `turns`: what the trainer takes turns by with rollouters on its devices, `cards`; null:
+  // it has devices of its own.
+  void SetModel(std::shared_ptr<const ModelOffer> offer, trainer::TurnDesk* turns = nullptr,
+                std::set<std::string> cards = {});
   // From now on all methods succeed.
   void Start(const Run& run);
   // UNAVAILABLE (reason STARTING) before Start().
@@ -80,7 +82,7 @@ class RunControl {
   mutable Mutex mutex_;
   std::shared_ptr<const ModelOffer> offer_ ABSL_GUARDED_BY(mutex_);  // null before the run has begun
   trainer::TurnDesk* turns_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  std::string card_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::string> cards_ ABSL_GUARDED_BY(mutex_);
   std::optional<Run> run_ ABSL_GUARDED_BY(mutex_);
   std::optional<v1::Sizing> sizing_ ABSL_GUARDED_BY(mutex_);
 };

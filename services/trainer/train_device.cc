@@ -132,6 +132,23 @@ absl::Status MakePolicy(const v1::RunConfig& config, int64_t send_bytes, TrainDe
   return absl::OkStatus();
 }
 
+int64_t CountTurnBytes(const TrainDevice& device) {
+  return device.policy->memory().update_bytes + device.stager->bytes();
+}
+
+absl::Status CheckTurnRoom(const TrainDevice& device, int64_t turn_bytes) {
+  if (device.device.read_free_bytes == nullptr) return absl::OkStatus();
+  SYNCOPATE_ASSIGN_OR_RETURN(const int64_t free, device.device.read_free_bytes());
+  // What stays on the device in the rollouters' turn need not be had again.
+  const trainer::PolicyMemory memory = device.policy->memory();
+  const int64_t there = memory.parameter_bytes + memory.optimizer_bytes + memory.gradient_bytes +
+                        memory.reference_bytes + device.stager->bytes();
+  const int64_t needed = std::max<int64_t>(turn_bytes - there, 0);
+  if (free >= needed) return absl::OkStatus();
+  return Error(absl::StatusCode::kResourceExhausted, "NO_ROOM",
+               absl::StrCat(free >> 20, " MiB are free, and it needs ", needed >> 20, " MiB"));
+}
+
 trainer::StagedPart PartOf(const v1::RunConfig& config, const TrainDevice& device) {
   return {.rank = device.rank,
           .world = static_cast<int32_t>(config.trainer().world()),

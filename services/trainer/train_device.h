@@ -92,6 +92,13 @@ daemon::CardOwners ListOwnParts(const TrainDevice& device);
 // FAILED_PRECONDITION (reason TURN_STUCK). RESOURCE_EXHAUSTED (reason STATE_TOO_LARGE) at once if it fits no empty one.
 absl::Status MakePolicy(const v1::RunConfig& config, int64_t send_bytes, TrainDevice* device);
 
+// What this rank has on a device that it shares (run.share_gpu) in its turn, but for a step's own: its state and send slots,
+// which are to be had again in each turn. Call it when the state is there.
+int64_t CountTurnBytes(const TrainDevice& device);
+// Whether the device has room for `turn_bytes`, what is there of them already included. RESOURCE_EXHAUSTED (reason NO_ROOM)
+// with the numbers. OK on a CPU.
+absl::Status CheckTurnRoom(const TrainDevice& device, int64_t turn_bytes);
+
 // What rank `device.rank` of the run sends, and for whom it packs.
 trainer::StagedPart PartOf(const v1::RunConfig& config, const TrainDevice& device);
 

@@ -301,29 +301,21 @@ absl::Status TrainerDaemon::OpenData(const Restored& restored, const synchronize
                                    .roster = ending_->flow_before().roster,
                                    .begin = false}));
   if (!daemon_->config().run().share_gpu()) return absl::OkStatus();
-  // Send slots are on the device, and are to be had again in each turn.
-  turn_bytes_ = device_.policy->memory().update_bytes + device_.stager->bytes();
+  turn_bytes_ = CountTurnBytes(device_);
   const bool measures = device_.device.read_free_bytes != nullptr;
   turns_ = std::make_unique<trainer::TurnDesk>(
       trainer::CardTurns::Options{.looks_always = measures},
       trainer::TurnDesk::Parts{.clock = Clock::Real(),
                                .set_away = [this](int64_t stream, bool away) { data_->SetAway(stream, away); },
                                .evict = [this](int64_t stream, const absl::Status& why) { data_->Evict(stream, why); },
-                               .has_room = [this] { return CheckRoom(); }});
+                               .has_room = [this] { return CheckTurnRoom(device_, turn_bytes_); }});
   return absl::OkStatus();
 }
 
-absl::Status TrainerDaemon::CheckRoom() const {
-  if (device_.device.read_free_bytes == nullptr) return absl::OkStatus();
-  SYNCOPATE_ASSIGN_OR_RETURN(const int64_t free, device_.device.read_free_bytes());
-  // What stays on the device in the rollouters' turn need not be had again.
-  const trainer::PolicyMemory memory = device_.policy->memory();
-  const int64_t there = memory.parameter_bytes + memory.optimizer_bytes + memory.gradient_bytes +
-                        memory.reference_bytes + device_.stager->bytes();
-  const int64_t needed = std::max<int64_t>(turn_bytes_ - there, 0);
-  if (free >= needed) return absl::OkStatus();
-  return Error(absl::StatusCode::kResourceExhausted, "NO_ROOM",
-               absl::StrCat(free >> 20, " MiB are free, and it needs ", needed >> 20, " MiB"));
+std::set<std::string> TrainerDaemon::FindCards() const {
+  std::set<std::string> cards = rank_service_ != nullptr ? rank_service_->cards() : std::set<std::string>();
+  cards.insert(daemon::CardName(device_.facts.gpu_uuid));
+  return cards;
 }
 
 absl::Status TrainerDaemon::RecordConfig(const std::string& run_id) const {
@@ -346,7 +338,7 @@ void TrainerDaemon::OpenSamples() {
 absl::Status TrainerDaemon::BeginWork() {
   OpenSamples();
   SYNCOPATE_RETURN_IF_ERROR(data_->Begin());
-  trajectory_service_->Attach(data_.get(), turns_.get(), daemon::CardName(device_.facts.gpu_uuid));
+  trajectory_service_->Attach(data_.get(), turns_.get(), FindCards());
   return absl::OkStatus();
 }
 
@@ -385,7 +377,7 @@ absl::Status TrainerDaemon::OfferModel(const std::string& run_id) {
     SYNCOPATE_RETURN_IF_ERROR(device_.shared_policy()->EnterRolloutMode().status());
     SYNCOPATE_RETURN_IF_ERROR(device_.stager->LeaveDevice().status());
   }
-  control_.SetModel(std::move(offer), turns_.get(), daemon::CardName(device_.facts.gpu_uuid));
+  control_.SetModel(std::move(offer), turns_.get(), FindCards());
   return absl::OkStatus();
 }
 

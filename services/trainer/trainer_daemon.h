@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <string>
 
 #include "base/mutex.h"
@@ -79,8 +80,8 @@ class TrainerDaemon {
   void ShowMemory();
   // The shared device has become the trainer's, or is about to be given back: what libraries take more then is measured.
   void MeasureTurn(bool begins);
-  // Whether the shared device has room for what the policy and its stager have on it in a turn.
-  absl::Status CheckRoom() const;
+  // The devices of all ranks.
+  std::set<std::string> FindCards() const;
   absl::Status OpenExports();
   absl::Status StartLoop(const PolicyVersion& start);
   // Ends the run because this trainer cannot go on; writes a checkpoint unless another trainer has taken over.

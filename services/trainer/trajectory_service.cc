@@ -1,6 +1,7 @@
 #include "services/trainer/trajectory_service.h"
 
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -39,9 +40,9 @@ v1::ExchangeResponse::AckResult GetAckResult(Result result) {
 // sent from any thread. Thread-safe in that sense.
 class ExchangeSession final : public trainer::RolloutSink, public std::enable_shared_from_this<ExchangeSession> {
  public:
-  ExchangeSession(trainer::TrainingData* data, trainer::TurnDesk* turns, std::string card,
+  ExchangeSession(trainer::TrainingData* data, trainer::TurnDesk* turns, std::set<std::string> cards,
                   std::shared_ptr<ExchangeStream> stream, auth::HelloCaller caller)
-      : data_(data), turns_(turns), card_(std::move(card)), stream_(std::move(stream)), caller_(std::move(caller)) {}
+      : data_(data), turns_(turns), cards_(std::move(cards)), stream_(std::move(stream)), caller_(std::move(caller)) {}
 
   void Handle(const v1::ExchangeRequest& message) {
     if (session_ == 0) {
@@ -126,7 +127,7 @@ class ExchangeSession final : public trainer::RolloutSink, public std::enable_sh
     SYNCOPATE_ASSIGN_OR_RETURN(session_, data_->Connect(member_, message.hello().run_id(), shared_from_this()));
     SYNCOPATE_LOG(kInfo, "%s (%s) takes prompts", member_.replica_id, stream_->peer());
     v1::ExchangeResponse response;
-    shares_card_ = turns_ != nullptr && message.hello().card() == card_;
+    shares_card_ = turns_ != nullptr && cards_.count(message.hello().card()) > 0;
     response.mutable_welcome()->set_epoch(data_->version().epoch);
     response.mutable_welcome()->set_takes_turns(shares_card_);
     stream_->Write(std::move(response));
@@ -183,7 +184,7 @@ class ExchangeSession final : public trainer::RolloutSink, public std::enable_sh
 
   trainer::TrainingData* const data_;
   trainer::TurnDesk* const turns_;
-  const std::string card_;
+  const std::set<std::string> cards_;  // of the trainer
   const std::shared_ptr<ExchangeStream> stream_;
   const auth::HelloCaller caller_;
   // Used by the stream's callbacks, which never overlap.
@@ -203,7 +204,7 @@ grpc::ServerBidiReactor<v1::ExchangeRequest, v1::ExchangeResponse>* TrajectorySe
     return stream->Start({});
   }
   auto session =
-      std::make_shared<ExchangeSession>(data, turns_, card_, stream, auth::HelloCaller(security_.get(), *context));
+      std::make_shared<ExchangeSession>(data, turns_, cards_, stream, auth::HelloCaller(security_.get(), *context));
   return stream->Start({.on_message = [session](v1::ExchangeRequest message) { session->Handle(message); },
                         .on_done = [session](const absl::Status& status) { session->Ended(status); }});
 }

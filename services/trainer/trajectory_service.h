@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -30,11 +31,11 @@ class TrajectoryServiceImpl final : public v1::TrajectoryService::CallbackServic
   explicit TrajectoryServiceImpl(trainer::TrainingData* data, const rpc::StreamOptions& options = {},
                                  std::shared_ptr<const auth::TransportSecurity> security = nullptr)
       : data_(data), options_(options), security_(std::move(security)) {}
-  // `turns`: what rollouters whose hello names `card` take turns by; null: nobody shares the trainer's device. Both
-  // borrowed.
-  void Attach(trainer::TrainingData* data, trainer::TurnDesk* turns = nullptr, const std::string& card = "") {
+  // `turns`: what rollouters whose hello names one of `cards` take turns by; null: nobody shares the trainer's devices.
+  // `data` and `turns` are borrowed.
+  void Attach(trainer::TrainingData* data, trainer::TurnDesk* turns = nullptr, std::set<std::string> cards = {}) {
     turns_ = turns;
-    card_ = card;
+    cards_ = std::move(cards);
     data_ = data;  // last: a stream that sees it sees the others
   }
 
@@ -44,7 +45,7 @@ class TrajectoryServiceImpl final : public v1::TrajectoryService::CallbackServic
  private:
   std::atomic<trainer::TrainingData*> data_;
   trainer::TurnDesk* turns_ = nullptr;
-  std::string card_;
+  std::set<std::string> cards_;
   const rpc::StreamOptions options_;
   const std::shared_ptr<const auth::TransportSecurity> security_;
 };

@@ -83,6 +83,28 @@ TEST(TurnsTest, StrictlyOnPolicyARunInTurnsHasTheBitsOfTheTwin) {
   EXPECT_EQ(run.Digests(), *twin);
 }
 
+// The ranks share one policy, so that all of them have their turn at the same time. Each writes its part of a checkpoint from
+// its host memory.
+TEST(TurnsTest, SeveralTrainerRanksTakeTurnsTogetherAndHaveTheBitsOfARunApart) {
+  constexpr int64_t kFewSteps = 12;
+  const auto get_digests = [](const std::string& shares) {
+    RunHarness run({absl::StrCat("run.share_gpu=", shares), "trainer.world=2", "staleness.max_staleness=0",
+                    "run.seed=3", "checkpoint.every_steps=4", absl::StrCat("run.steps=", kFewSteps)});
+    auto process = run.Run();
+    EXPECT_THAT(process, IsOk());
+    auto exit = (*process)->WaitExit(3 * kPatience);
+    EXPECT_THAT(exit, IsOk());
+    EXPECT_EQ(exit->code, 0) << (*process)->Log();
+    for (const Json& step : run.Records("step")) {
+      EXPECT_EQ(step["turn_moved_bytes"] > 0, shares == "true") << step;
+    }
+    return run.Digests();
+  };
+  const auto in_turns = get_digests("true");
+  EXPECT_EQ(in_turns.size(), static_cast<size_t>(kFewSteps));
+  EXPECT_EQ(in_turns, get_digests("false"));
+}
+
 // The small demo, with answers under way at every turn: some are swapped, the others are computed again.
 TEST(TurnsTest, ARunInTurnsLearnsAsARunApart) {
   constexpr int64_t kSteps = 80;

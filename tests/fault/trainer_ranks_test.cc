@@ -22,6 +22,7 @@
 #include "services/rpc/channel.h"
 #include "syncopate/v1/rank.grpc.pb.h"
 #include "tests/fault/fault_support.h"
+#include "tests/support/eventually.h"
 #include "tests/support/notification.h"
 #include "tests/support/run_harness.h"
 #include "tests/support/status_matchers.h"
@@ -142,6 +143,44 @@ TEST_P(LostRankTest, EndsTheWholeRunSoonAndItIsResumed) {
   ASSERT_THAT(end, IsOk());
   EXPECT_EQ(end->code, 0) << (*resumed)->Log();
   EXPECT_EQ(run.LastStep(), before + 5);
+}
+
+// The rollouters wait for a trainer that never ends its turn, until they are told of a next one.
+TEST(TrainerRanksTest, ARankThatDiesInItsTurnFreesTheDevicesAndChangesNoBit) {
+  constexpr int64_t kSteps = 12;
+  // Turns that are long enough to be seen.
+  RunHarness run(TwoRanks({"run.share_gpu=true", "data.batch_groups=96", "staleness.max_staleness=0",
+                           "eval.every_steps=0", "checkpoint.every_steps=2", absl::StrCat("run.steps=", kSteps)}));
+  auto process = run.Run();
+  for (int rank : {1, 0}) {
+    ASSERT_THAT(process, IsOk());
+    ASSERT_THAT(run.AwaitStep(run.LastStep() + 3), IsOk()) << (*process)->Log();
+    auto rollouter = run.Endpoint("rollouter", 0);
+    ASSERT_THAT(rollouter, IsOk());
+    ASSERT_TRUE(Eventually(
+        kPatience,
+        [&] {
+          auto text = HttpGet(rollouter->metrics, "/metrics");
+          return text.ok() && absl::StrContains(*text, "syncopate_rollouter_memory_bytes{kind=\"weights\"} 0\n");
+        },
+        absl::Milliseconds(1)));
+    const pid_t victim = PidOfRank(run, rank);
+    ASSERT_GT(victim, 0);
+    ASSERT_EQ(kill(victim, SIGKILL), 0);
+    auto exit = (*process)->WaitExit(kPatience);
+    ASSERT_THAT(exit, IsOk());
+    EXPECT_EQ(exit->code, kLostPeer) << (*process)->Log();
+    EXPECT_THAT(run.Log(absl::StrCat("trainer-", 1 - rank)), HasSubstr("RANK_LOST"));
+    EXPECT_THAT(ProcessesNaming(run.run_dir()), IsEmpty());
+    process = run.Resume();
+  }
+  ASSERT_THAT(process, IsOk());
+  auto exit = (*process)->WaitExit(3 * kPatience);
+  ASSERT_THAT(exit, IsOk());
+  EXPECT_EQ(exit->code, 0) << (*process)->Log();
+  auto twin = TwinDigests(run.config(), run.overrides(), kSteps);
+  ASSERT_THAT(twin, IsOk());
+  EXPECT_EQ(run.Digests(), *twin);
 }
 
 // The files that exist during a save, in the order in which they appear.

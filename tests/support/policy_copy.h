@@ -39,7 +39,7 @@ class PolicyCopy final : public trainer::PolicySource {
   }
   int64_t updates() const override { return updates_; }
 
-  // Whether a snapshot of one rank, whose copy is whole, has these numbers.
+  // Whether a snapshot has these numbers, of several ranks those of its shard. Rank 0 alone has a copy of a policy.
   bool IsHeldBy(const trainer::PolicySnapshot& snapshot) const {
     int64_t seen = 0;
     for (trainer::PolicyPart part : trainer::kPolicyParts) {
@@ -54,7 +54,8 @@ class PolicyCopy final : public trainer::PolicySource {
     }
     int64_t elements = 0;
     for (const TensorSpec& spec : manifest_.tensors()) elements += spec.NumElements();
-    return snapshot.updates == updates_ && seen == static_cast<int64_t>(std::size(trainer::kPolicyParts)) * elements;
+    const bool is_whole = seen == static_cast<int64_t>(std::size(trainer::kPolicyParts)) * elements;
+    return snapshot.updates == updates_ && (is_whole || (snapshot.world > 1 && seen > 0));
   }
 
   // The copy is laid out by the manifest.

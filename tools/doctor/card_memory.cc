@@ -58,8 +58,10 @@ absl::StatusOr<CardMemory> GetCardMemory(const v1::RunConfig& config) {
                     model.shape.key_value_size() * DTypeBytes(config::ToWireDType(config)) /
                     config.rollout().tensor_parallel();
   memory.sequences = memory.sequence * config.rollout().max_sequences();
-  memory.host_state = memory.moved;
-  memory.host_send = memory.send - memory.lent;  // what is lent stays on the card
+  for (const RankMemory& rank : ranks) {
+    memory.host_state += rank.moved;
+    memory.host_send += rank.send - rank.lent;  // what is lent stays on the card
+  }
   memory.host_kv = config::GetHostKvBytes(config.rollout());
   return memory;
 }
@@ -113,7 +115,7 @@ std::vector<Finding> ExamineCardMemory(const Machine& machine, const v1::RunConf
     const int64_t turn = memory->trainers_turn() + 2 * kProcessBytes;
     const int64_t rollouters = memory->rollouters_turn() + 2 * kProcessBytes;
     Judge(std::max(turn, rollouters - others), std::max(turn, rollouters), card,
-          "train adapters (lora.rank), or take a smaller model", &turns);
+          "raise trainer.world, train adapters (lora.rank), or take a smaller model", &turns);
     const int64_t host = memory->host_state + memory->host_send + memory->host_kv;
     if (machine.available_bytes > 0 && host > machine.available_bytes && turns.level != Level::kBad) {
       turns.level = Level::kBad;

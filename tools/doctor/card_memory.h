@@ -20,8 +20,8 @@ struct CardMemory {
   int64_t sequence = 0;    // keys and values of one sequence of the run's context
   int64_t sequences = 0;   // those of rollout.max_sequences
   int64_t moved = 0;       // of the state, in each direction of a turn: what is not computed again
-  int64_t host_state = 0;  // host memory for the state between turns
-  int64_t host_send = 0;   // host memory for the send slots between turns
+  int64_t host_state = 0;  // host memory for the state of all ranks between turns
+  int64_t host_send = 0;   // host memory for their send slots between turns
   int64_t host_kv = 0;     // rollout.host_kv_memory
 
   // On the trainer's and on the rollouter's card. Two weight sets unless sync.install is in_place.

@@ -648,11 +648,25 @@ absl::Status Actor::CheckFinite() const {
 }
 
 absl::Status Actor::CheckFiniteOnHost() const {
-  SYNCOPATE_CHECK(shards_.is_whole());
   at::NoGradGuard no_grad;
   SYNCOPATE_ASSIGN_OR_RETURN(const std::shared_ptr<PolicySnapshot> weights, TakeWeights());
   auto* const numbers = const_cast<char*>(weights->arenas[static_cast<size_t>(PolicyPart::kParameters)].get());
-  return trainer::CheckFinite(trained_, at::from_blob(numbers, {shards_.trained_elements()}, at::kFloat));
+  if (shards_.is_whole()) {
+    return trainer::CheckFinite(trained_, at::from_blob(numbers, {shards_.trained_elements()}, at::kFloat));
+  }
+  // The first tensor with such a number on any rank, as above.
+  double first = -std::numeric_limits<double>::infinity();
+  for (const PolicySnapshot::Piece& piece : weights->pieces) {
+    auto* const begin = reinterpret_cast<float*>(numbers) + piece.offset;
+    if (at::isfinite(at::from_blob(begin, {piece.count}, at::kFloat)).all().item<bool>()) continue;
+    first = std::max(first, -static_cast<double>(piece.tensor));
+  }
+  // Where ranks meet: on a GPU they do so in its memory.
+  const at::Tensor largest = at::full({1}, first, parameters_.options().dtype(at::kDouble));
+  SYNCOPATE_RETURN_IF_ERROR(ranks_.AllReduce(largest.data_ptr(), 1, Element::kFloat64, Reduction::kMax));
+  SYNCOPATE_RETURN_IF_ERROR(ranks_.Finish());
+  first = largest.item<double>();
+  return std::isinf(first) ? absl::OkStatus() : NotFinite(trained_.tensors()[static_cast<size_t>(-first)]);
 }
 
 void Actor::Restore(const PolicySource& source) {

@@ -139,7 +139,7 @@ class Actor {
   absl::StatusOr<std::shared_ptr<PolicySnapshot>> TakeWeights() const { return CopyParts({PolicyPart::kParameters}); }
   // Finishes the copies of snapshots. Call before weights or moments are changed; each update does this itself.
   absl::Status FinishSnapshot() const;
-  // CheckFinite() of weights in the host memory of their arena, with one rank: those that are trained.
+  // CheckFinite() of weights in the host memory of their arena: those that are trained.
   absl::Status CheckFiniteOnHost() const;
   // See Policy::SetReader and Policy::ReadShard; with `trained_alone` see Policy::ReadTrained.
   void SetReader(std::function<absl::Status()> finish);

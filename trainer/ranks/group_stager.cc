@@ -9,9 +9,19 @@ namespace syncopate::trainer {
 
 absl::Status GroupStager::Launch(const PolicyVersion& version) {
   version_ = version;
+  others_leave_ = false;
   // The command goes out first, so that the other ranks copy at the same time as this one.
   SYNCOPATE_RETURN_IF_ERROR(followers_->Send({.kind = PolicyCommand::Kind::kStage, .version = version}, {}));
   return mine_->Launch(version);
+}
+
+absl::StatusOr<bool> GroupStager::LeaveDevice() {
+  if (!others_leave_) {
+    SYNCOPATE_RETURN_IF_ERROR(
+        followers_->Send({.kind = PolicyCommand::Kind::kMoveState, .move = PolicyCommand::Move::kStagedLeaves}, {}));
+    others_leave_ = true;
+  }
+  return mine_->LeaveDevice();
 }
 
 absl::StatusOr<GroupStager::Staged> GroupStager::Await() {

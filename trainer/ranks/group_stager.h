@@ -41,7 +41,8 @@ class GroupStager final : public WeightStager {
   absl::StatusOr<Staged> Await() override;
   // Rank 0's wait only: the wait of another rank delays rank 0 in the exchanges of its step.
   double TakeWaitSeconds() override { return mine_->TakeWaitSeconds(); }
-  absl::StatusOr<bool> LeaveDevice() override { return mine_->LeaveDevice(); }  // rank 0's own slots
+  // Says whether rank 0's own slots have left. The other ranks are told once after each Launch, and go on by themselves.
+  absl::StatusOr<bool> LeaveDevice() override;
   synchronizer::WeightStore* store() override { return mine_->store(); }
   std::string layout() const override { return mine_->layout(); }
   int64_t bytes() const override { return mine_->bytes(); }
@@ -50,7 +51,8 @@ class GroupStager final : public WeightStager {
   const std::unique_ptr<WeightStager> mine_;
   PolicyFollowers* followers_ = nullptr;
   StagingReports* reports_ = nullptr;
-  PolicyVersion version_;  // of the last Launch
+  PolicyVersion version_;      // of the last Launch
+  bool others_leave_ = false;  // the other ranks were told so since then
 };
 
 }  // namespace syncopate::trainer

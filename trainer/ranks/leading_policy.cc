@@ -89,9 +89,11 @@ absl::Status MoveState(Policy& policy, PolicyCommand::Move move) {
     case PolicyCommand::Move::kRolloutMode:
       return policy.EnterRolloutMode().status();
     case PolicyCommand::Move::kTrainerMode:
+      return policy.EnterTrainerMode().status();
+    case PolicyCommand::Move::kStagedLeaves:
       break;
   }
-  return policy.EnterTrainerMode().status();
+  return absl::InternalError("what is staged is the caller's");
 }
 
 }  // namespace

@@ -28,8 +28,9 @@ struct PolicyCommand {
     kSave,
     kExport
   };
-  // What kMoveState does.
-  enum class Move : uint8_t { kBeginUse, kEndUse, kRolloutMode, kTrainerMode };
+  // What kMoveState does. kStagedLeaves: what is staged leaves the device (WeightStager::LeaveDevice), until the next
+  // kStage or kTrainerMode.
+  enum class Move : uint8_t { kBeginUse, kEndUse, kRolloutMode, kTrainerMode, kStagedLeaves };
   Kind kind = Kind::kDigest;
   int64_t step = 0;                           // kStep: that it begins with
   PolicyPart part = PolicyPart::kParameters;  // kWriteTensor
@@ -79,6 +80,7 @@ class LeadingPolicy final : public Policy {
   absl::Status EndUse() override;
   absl::StatusOr<StateMoves> EnterRolloutMode() override;
   absl::StatusOr<StateMoves> EnterTrainerMode() override;
+  bool reads_on_host() const override { return policy_->reads_on_host(); }  // the same on all ranks
   // Both are this rank's only.
   PolicyMemory memory() const override { return policy_->memory(); }
   PolicyMoves TakeMoves() override { return policy_->TakeMoves(); }
@@ -92,8 +94,8 @@ class LeadingPolicy final : public Policy {
 };
 
 // What another rank does when it is told: the same call of its own policy. The policy's error, but for a finding that
-// rank 0 has made too and deals with (reason NON_FINITE). Not kSave, kExport
-// and kStage, whose copies are the caller's to take.
+// rank 0 has made too and deals with (reason NON_FINITE). Not kSave, kExport, kStage
+// and kStagedLeaves, whose copies are the caller's.
 absl::Status ObeyCommand(Policy& policy, const PolicyCommand& command,
                          const std::vector<const TrajectoryGroup*>& groups);
 

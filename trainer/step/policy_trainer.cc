@@ -189,6 +189,7 @@ class PolicyTrainer::Core {
   }
 
   uint64_t DigestBase();
+  absl::Status AwaitOtherRanks() { return ranks.world() > 1 ? ranks.Barrier() : absl::OkStatus(); }
 
   // The first step on rewards begins: what the supervised steps have made is the reference.
   absl::Status KeepReference() {
@@ -406,17 +407,22 @@ absl::Status PolicyTrainer::EndUse() {
 }
 
 absl::StatusOr<StateMoves> PolicyTrainer::EnterRolloutMode() {
-  return core_->OnDevice("the state cannot leave the device", [&] { return core_->residency.EnterRolloutMode(); });
+  SYNCOPATE_ASSIGN_OR_RETURN(const StateMoves moves, core_->OnDevice("the state cannot leave the device", [&] {
+    return core_->residency.EnterRolloutMode();
+  }));
+  SYNCOPATE_RETURN_IF_ERROR(core_->AwaitOtherRanks());
+  return moves;
 }
 
 absl::StatusOr<StateMoves> PolicyTrainer::EnterTrainerMode() {
-  return core_->OnDevice("the state cannot be brought back", [&] { return core_->residency.EnterTrainerMode(); });
+  SYNCOPATE_ASSIGN_OR_RETURN(const StateMoves moves, core_->OnDevice("the state cannot be brought back", [&] {
+    return core_->residency.EnterTrainerMode();
+  }));
+  SYNCOPATE_RETURN_IF_ERROR(core_->AwaitOtherRanks());
+  return moves;
 }
 
-bool PolicyTrainer::reads_on_host() const {
-  const Actor& actor = core_->actor;
-  return core_->residency.is_away() && actor.shards().is_whole() && actor.has_arenas();
-}
+bool PolicyTrainer::reads_on_host() const { return core_->residency.is_away() && core_->actor.has_arenas(); }
 
 PolicyMemory PolicyTrainer::memory() const { return core_->residency.memory(); }
 

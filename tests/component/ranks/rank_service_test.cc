@@ -59,6 +59,7 @@ class FakeRank {
     message.mutable_hello()->set_manifest_fingerprint(7);
     message.mutable_hello()->set_build("0.1");
     message.mutable_hello()->set_gpu(gpu);
+    message.mutable_hello()->set_card(absl::StrCat("card-", rank % 2));
     stream_->Write(std::move(message));
   }
   void Leave() { stream_->Cancel(); }
@@ -236,6 +237,14 @@ TEST_F(RankServiceTest, TheAddressesThatRanksToldAreInTheirOrderAndWildcardsAreW
   first_->Hello(1);
   ASSERT_THAT(service_->AwaitRanks(kPatience, [] { return absl::OkStatus(); }), IsOk());
   EXPECT_EQ(service_->ranks_addresses(), (std::vector<std::string>{"127.0.0.1:5001", "127.0.0.1:5002"}));
+}
+
+TEST_F(RankServiceTest, TheCardsOfTheOtherRanksAreKnown) {
+  Start();
+  first_->Hello(1);
+  second_->Hello(2);
+  ASSERT_THAT(service_->AwaitRanks(kPatience, [] { return absl::OkStatus(); }), IsOk());
+  EXPECT_EQ(service_->cards(), (std::set<std::string>{"card-0", "card-1"}));
 }
 
 TEST_F(RankServiceTest, ARankThatTellsNoAddressThatOthersReachEndsTheGroupAndIsToldTheRemedy) {

@@ -87,7 +87,7 @@ TEST_F(TrajectoryServiceTest, LeasesForCreditsAndAcknowledgesWhatIsDurable) {
 
 TEST_F(TrajectoryServiceTest, TakesTurnsWithTheRolloutersOnItsOwnCardAlone) {
   Start();
-  service_->Attach(data_.get(), &desk_, "card-1");
+  service_->Attach(data_.get(), &desk_, {"card-0", "card-1"});
   FakeRollouter near(server_->address()), far(server_->address());
   near.card = "card-1";
   far.card = "card-2";

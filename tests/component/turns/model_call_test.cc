@@ -38,7 +38,7 @@ class ModelCallTest : public ::testing::Test {
     const v1::RunConfig config = config::ParseRunConfig("", "f", {"run.share_gpu=true"}).config;
     const config::RunModel model = config::FindRunModel(config).value();
     const Manifest wire = model::MakeManifest(model.shape, DType::kFloat32).value();
-    control_.SetModel(ModelOffer::Make("run-1", model, wire).value(), &desk_, kCard);
+    control_.SetModel(ModelOffer::Make("run-1", model, wire).value(), &desk_, {kCard});
     server_ = rpc::Server::Start({}, {&service_}).value();
   }
   ~ModelCallTest() override { server_->Stop(absl::ZeroDuration()); }

@@ -60,6 +60,18 @@ TEST(CardMemoryTest, PartsAreThoseOfTheModel) {
   EXPECT_EQ(memory->rollouters_turn() + memory->weights, memory->apart_rollouter() + memory->send) << "one weight set";
 }
 
+TEST(CardMemoryTest, RanksInTurnsHaveAShardOfTheStateEachAndTheHostHasAllOfThem) {
+  const auto one = GetCardMemory(InTurns({"run.share_gpu=true"}));
+  const auto two = GetCardMemory(InTurns({"run.share_gpu=true", "trainer.world=2", "train.device=cuda"}));
+  ASSERT_TRUE(one.ok() && two.ok()) << one.status() << two.status();
+  const auto half = [](int64_t bytes) { return static_cast<double>(bytes) / 2; };
+  EXPECT_NEAR(static_cast<double>(two->moved), half(one->moved), 1e7);
+  EXPECT_NEAR(static_cast<double>(two->send), half(one->send), 1e7);
+  EXPECT_NEAR(static_cast<double>(two->host_state), static_cast<double>(one->host_state), 2e7);
+  EXPECT_NEAR(static_cast<double>(two->host_send), static_cast<double>(one->host_send), 2e7);
+  EXPECT_EQ(two->weights, one->weights) << "a rollouter has the whole model";
+}
+
 TEST(CardMemoryTest, SaysAllThreeWaysAndJudgesTheConfigurationsOwn) {
   const std::vector<Finding> findings = ExamineCardMemory(OneGpu(80), InTurns({"run.share_gpu=true"}));
   ASSERT_EQ(findings.size(), 3u);

@@ -34,6 +34,10 @@ class FakeStager final : public WeightStager {
     return absl::OkStatus();
   }
   absl::StatusOr<Staged> Await() override { return result; }
+  absl::StatusOr<bool> LeaveDevice() override {
+    calls_->push_back("0 leaves");
+    return false;
+  }
   double TakeWaitSeconds() override { return 0.0; }
   synchronizer::WeightStore* store() override { return nullptr; }
   std::string layout() const override { return "units:3:fp32"; }
@@ -50,7 +54,9 @@ class FakeFollowers final : public PolicyFollowers, public StagingReports {
  public:
   explicit FakeFollowers(std::vector<std::string>* calls) : calls_(calls) {}
   absl::Status Send(const PolicyCommand& command, const std::vector<const TrajectoryGroup*>&) override {
-    calls_->push_back("others stage " + command.version.ToString());
+    const bool stages = command.kind == PolicyCommand::Kind::kStage;
+    EXPECT_TRUE(stages || command.move == PolicyCommand::Move::kStagedLeaves);
+    calls_->push_back(stages ? "others stage " + command.version.ToString() : "others leave");
     return sent;
   }
   absl::StatusOr<OfRanks> AwaitStaged(const PolicyVersion& version) override {
@@ -116,6 +122,15 @@ TEST_F(GroupStagerTest, ALostRankIsTheErrorUnlessThisRankHasOneOfItsOwn) {
   EXPECT_EQ(ErrorReason(stager_->Stage(kVersion).status()), "RANK_LOST");
   mine_->result = NotFinite("model.norm.weight");
   EXPECT_EQ(ErrorReason(stager_->Stage(kVersion).status()), reason::kNonFinite);
+}
+
+TEST_F(GroupStagerTest, TheOthersAreToldToLeaveTheirDevicesOnceForEachVersion) {
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(stager_->LeaveDevice().value(), false);
+  EXPECT_THAT(calls_, ElementsAre("others leave", "0 leaves", "0 leaves"));
+  ASSERT_TRUE(stager_->Stage(kVersion).ok());
+  calls_.clear();
+  EXPECT_EQ(stager_->LeaveDevice().value(), false);
+  EXPECT_THAT(calls_, ElementsAre("others leave", "0 leaves"));
 }
 
 TEST_F(GroupStagerTest, NothingIsStagedThatTheOthersCannotBeTold) {

@@ -388,14 +388,22 @@ TEST(RolloutModeTest, TakesAllOfTheStateAwayServesReadersAndGivesItBackBitForBit
   }
 }
 
+std::string BytesOf(const PolicySnapshot& snapshot) {
+  std::string bytes;
+  for (const PolicyPart part : kPolicyParts) {
+    for (const PolicySnapshot::Piece& piece : snapshot.pieces) bytes += std::string(snapshot.Bytes(part, piece));
+  }
+  return bytes;
+}
+
 TEST(RolloutModeTest, ASnapshotLendsTheHostsCopyAndStaysWhatItWasWhenTheNextOneIsMade) {
-  at::set_num_threads(1);
-  for (bool offload : {false, true}) {
-    auto policy = PolicyTrainer::Create(OptionsFor({.offload_params = offload}, Passes::kNone)).value();
-    ASSERT_TRUE(policy->Step(Pointers(RandomGroups(1)), 0).ok());
+  const auto body = [](bool offload, Communicator& ranks) {
+    at::set_num_threads(1);
+    auto policy = PolicyTrainer::Create(OptionsFor({.offload_params = offload}, Passes::kNone, &ranks)).value();
+    EXPECT_TRUE(policy->Step(Pointers(RandomGroups(1)), 0).ok());
     const PolicyCopy first(*policy);
     EXPECT_FALSE(policy->reads_on_host());
-    ASSERT_TRUE(policy->EnterRolloutMode().ok());
+    EXPECT_TRUE(policy->EnterRolloutMode().ok());
     EXPECT_TRUE(policy->reads_on_host());
     policy->TakeMoves();
     const auto snapshot = policy->TakeSnapshot("").value();
@@ -410,27 +418,48 @@ TEST(RolloutModeTest, ASnapshotLendsTheHostsCopyAndStaysWhatItWasWhenTheNextOneI
     ExpectEmptyDevice(policy->memory());
     ExpectNothingMoved(policy->TakeMoves().parameters);
     EXPECT_TRUE(snapshot->FinishCopy().ok());
-    EXPECT_TRUE(first.IsHeldBy(*snapshot));
+    if (ranks.rank() == 0) {
+      EXPECT_TRUE(first.IsHeldBy(*snapshot));
+    }
+    const std::string bytes = BytesOf(*snapshot);
 
-    ASSERT_TRUE(policy->EnterTrainerMode().ok());
+    EXPECT_TRUE(policy->EnterTrainerMode().ok());
     EXPECT_FALSE(policy->reads_on_host());
-    ASSERT_TRUE(policy->Step(Pointers(RandomGroups(2)), 1).ok());
+    EXPECT_TRUE(policy->Step(Pointers(RandomGroups(2)), 1).ok());
     const PolicyCopy second(*policy);
-    ASSERT_TRUE(policy->EnterRolloutMode().ok());
-    EXPECT_TRUE(first.IsHeldBy(*snapshot)) << "the next copy was written over it";
-    EXPECT_TRUE(second.IsHeldBy(*policy->TakeSnapshot("").value()));
+    EXPECT_TRUE(policy->EnterRolloutMode().ok());
+    EXPECT_EQ(BytesOf(*snapshot), bytes) << "the next copy was written over it";
+    if (ranks.rank() == 0) {
+      EXPECT_TRUE(second.IsHeldBy(*policy->TakeSnapshot("").value()));
+    }
+    if (ranks.rank() > 0) {
+      EXPECT_NE(BytesOf(*policy->TakeSnapshot("").value()), bytes);
+    }
+    return 0;
+  };
+  for (int32_t world : {1, 2}) {
+    for (bool offload : {false, true}) {
+      OnRanks<int>(world, [&](Communicator& ranks) { return body(offload, ranks); });
+    }
   }
 }
 
-TEST(RolloutModeTest, WeightsThatAreNotFiniteAreSeenInTheHostsCopy) {
-  at::set_num_threads(1);
-  auto policy = PolicyTrainer::Create(OptionsFor({}, Passes::kNone)).value();
-  PolicyCopy copy(*policy);
-  copy.arena_of(PolicyPart::kParameters)[5] = std::numeric_limits<float>::infinity();
-  ASSERT_TRUE(policy->Restore(copy).ok());
-  ASSERT_TRUE(policy->EnterRolloutMode().ok());
-  EXPECT_EQ(ErrorReason(policy->CheckFinite()), "NON_FINITE");
-  ExpectEmptyDevice(policy->memory());
+TEST(RolloutModeTest, WeightsThatAreNotFiniteAreSeenInTheHostsCopyOfAnyRank) {
+  for (int32_t world : {1, 2}) {
+    OnRanks<int>(world, [](Communicator& ranks) {
+      at::set_num_threads(1);
+      auto policy = PolicyTrainer::Create(OptionsFor({}, Passes::kNone, &ranks)).value();
+      PolicyCopy copy(*policy);
+      copy.arena_of(PolicyPart::kParameters)[5] = std::numeric_limits<float>::infinity();
+      EXPECT_TRUE(policy->Restore(copy).ok());
+      EXPECT_TRUE(policy->EnterRolloutMode().ok());
+      const absl::Status finite = policy->CheckFinite();
+      EXPECT_EQ(ErrorReason(finite), "NON_FINITE");
+      EXPECT_EQ(ErrorDetails(finite).at("tensor"), policy->manifest().tensors()[0].name);
+      ExpectEmptyDevice(policy->memory());
+      return 0;
+    });
+  }
 }
 
 TEST(PolicyTrainerTest, AStateThatDoesNotFitIsSaidBeforeAnythingIsMadeWithItsSum) {
