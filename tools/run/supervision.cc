@@ -95,7 +95,7 @@ std::vector<ChildAction> RunSupervision::OnExit(const ChildId& id, const ChildEx
   std::vector<ChildAction> actions;
   Child& child = children_[id];
   ChildExit exit = reported;
-  if (child.is_late && exit.by_signal) exit.late_after = options_.start_timeout;
+  if (child.is_late && exit.by_signal) exit.late_after = StartTimeout(id);
   bool was_ready = child.state == State::kReady;
   child.state = State::kAbsent;
   child.since = now;
@@ -296,7 +296,7 @@ std::vector<ChildAction> RunSupervision::OnTick(absl::Time now) {
         child.restarts.push_back(now);
       }
       StartChild(id, now, &actions);
-    } else if (child.state == State::kStarting && now >= child.since + options_.start_timeout) {
+    } else if (child.state == State::kStarting && now >= child.since + StartTimeout(id)) {
       child.since = now;  // kill once; its exit is reported like any other
       child.is_late = true;
       actions.push_back({ChildAction::Kind::kKill, id});
@@ -315,7 +315,7 @@ absl::Time RunSupervision::NextTick() const {
     if (child.state == State::kBackoff) {
       next = std::min(next, OfEarlierLife(id).empty() ? child.since : child.since + options_.lost_replica_grace);
     }
-    if (child.state == State::kStarting) next = std::min(next, child.since + options_.start_timeout);
+    if (child.state == State::kStarting) next = std::min(next, child.since + StartTimeout(id));
   }
   return next;
 }

@@ -67,6 +67,8 @@ class RunSupervision {
     absl::Duration lost_run_grace = absl::Seconds(2.5);    // for all daemons, after the same event
     absl::Duration lost_replica_grace = absl::Seconds(3);  // for a rollouter's other ranks, when one should restart
     absl::Duration start_timeout = absl::Seconds(60);      // from start to ready
+    // The same of trainers and rollouters, which first read, draw or receive a model, or wait for a trainer that does.
+    absl::Duration model_start_timeout = absl::Minutes(5);
     absl::Duration min_backoff = absl::Milliseconds(200);
     absl::Duration max_backoff = absl::Seconds(5);
     absl::Duration disk_retry = absl::Seconds(1);
@@ -122,6 +124,10 @@ class RunSupervision {
     int64_t starts = 0;
   };
 
+  absl::Duration StartTimeout(const ChildId& id) const {
+    const bool has_model = id.role == "trainer" || id.role == "rollouter";
+    return has_model ? options_.model_start_timeout : options_.start_timeout;
+  }
   bool Alive(const Child& child) const { return child.state == State::kStarting || child.state == State::kReady; }
   void StartChild(const ChildId& id, absl::Time now, std::vector<ChildAction>* actions);
   void ScheduleRestart(const ChildId& id, bool was_ready, const ChildExit& exit, absl::Time now,

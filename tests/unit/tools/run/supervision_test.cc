@@ -313,16 +313,22 @@ TEST_F(RunSupervisionTest, ARollouterThatWasGivenUpLongAgoDoesNotSpeakAgainstARe
   EXPECT_TRUE(supervision_.resume_helps());
 }
 
+TEST_F(RunSupervisionTest, ASynchronizerHasAMinuteToGetReadyAsItReadsNoModel) {
+  supervision_.Start(start_);
+  EXPECT_THAT(supervision_.OnTick(At(59.9)), IsEmpty());
+  EXPECT_THAT(supervision_.OnTick(At(60)), ElementsAre(ReadKill(kSynchronizer)));
+}
+
 TEST_F(RunSupervisionTest, AChildThatNeverGetsReadyIsKilledAndStartedAgain) {
   supervision_.Start(start_);
   supervision_.OnReady(kSynchronizer, start_);
   supervision_.OnReady(kTrainer, start_);
   supervision_.OnReady(kFirst, start_);
-  EXPECT_THAT(supervision_.OnTick(At(59.9)), IsEmpty());
-  EXPECT_THAT(supervision_.OnTick(At(60)), ElementsAre(ReadKill(kSecond)));
-  EXPECT_THAT(supervision_.OnTick(At(60.1)), IsEmpty());
-  supervision_.OnExit(kSecond, kCrash, At(60.2));
-  EXPECT_THAT(supervision_.OnTick(At(60.4)), ElementsAre(MakeStart(kSecond)));
+  EXPECT_THAT(supervision_.OnTick(At(299.9)), IsEmpty());
+  EXPECT_THAT(supervision_.OnTick(At(300)), ElementsAre(ReadKill(kSecond)));
+  EXPECT_THAT(supervision_.OnTick(At(300.1)), IsEmpty());
+  supervision_.OnExit(kSecond, kCrash, At(300.2));
+  EXPECT_THAT(supervision_.OnTick(At(300.4)), ElementsAre(MakeStart(kSecond)));
 }
 
 // What it waited for, such as a worker that is not there, its log says; the signal alone would say nothing.
@@ -330,10 +336,10 @@ TEST_F(RunSupervisionTest, ATrainerThatDoesNotGetReadyInTimeEndsTheRunWithThatRe
   supervision_.Start(start_);
   supervision_.OnReady(kSynchronizer, start_);
   for (const ChildId& rollouter : {kFirst, kSecond}) supervision_.OnReady(rollouter, start_);
-  EXPECT_THAT(supervision_.OnTick(At(60)), ElementsAre(ReadKill(kTrainer)));
-  supervision_.OnExit(kTrainer, kCrash, At(60.1));
+  EXPECT_THAT(supervision_.OnTick(At(300)), ElementsAre(ReadKill(kTrainer)));
+  supervision_.OnExit(kTrainer, kCrash, At(300.1));
   EXPECT_EQ(supervision_.outcome(), RunOutcome::kFailed);
-  EXPECT_THAT(supervision_.reason(), HasSubstr("trainer-0 was not ready 1m after its start and was killed"));
+  EXPECT_THAT(supervision_.reason(), HasSubstr("trainer-0 was not ready 5m after its start and was killed"));
 }
 
 TEST_F(RunSupervisionTest, AFailureOutsideStopsTheRunInOrder) {
