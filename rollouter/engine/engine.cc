@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "model/device.h"
 #include "rollouter/engine/sampler.h"
 
 namespace syncopate::rollouter {
@@ -242,7 +241,8 @@ absl::Status Engine::ReleaseMemory(bool keep_weights) {
   // Weights are released first, because only this step can fail for lack of host memory.
   SYNCOPATE_RETURN_IF_ERROR(backend_->arenas().Release(keep_weights));
   if (!keep_weights) policy_.Invalidate();
-  return runner_->ReleaseBlocks();
+  SYNCOPATE_RETURN_IF_ERROR(runner_->ReleaseBlocks());
+  return backend_->AwaitRanks();
 }
 
 absl::StatusOr<int64_t> Engine::Yield() {
@@ -254,9 +254,7 @@ absl::StatusOr<int64_t> Engine::Yield() {
     SYNCOPATE_RETURN_IF_ERROR(Synchronize());
   }
   SYNCOPATE_RETURN_IF_ERROR(ReleaseMemory(/*keep_weights=*/false));
-  // What the tensors of prompts have left in libtorch's cache is memory in use to the trainer.
-  const at::Device device = backend_->device();
-  if (device.is_cuda()) model::EmptyAllocator(device.str());
+  EmptyCache(*backend_);
   return std::ssize(plan.swaps_out) * backend_->kv_block_bytes();
 }
 
@@ -298,6 +296,12 @@ absl::Status Engine::WakeUp() {
   // Blocks can always be released again; keeping the weights again could fail for lack of host memory.
   if (!restored.ok()) SYNCOPATE_RETURN_IF_ERROR(runner_->ReleaseBlocks());
   SYNCOPATE_RETURN_IF_ERROR(restored);
+  const absl::Status others = backend_->AwaitRanks();
+  if (absl::IsResourceExhausted(others)) {
+    // All ranks are asleep or none.
+    SYNCOPATE_RETURN_IF_ERROR(ReleaseMemory(/*keep_weights=*/policy_.has_weights()));
+  }
+  SYNCOPATE_RETURN_IF_ERROR(others);
   return runner_->ReturnBlocks();  // the lent blocks' memory may be that of the second weight set
 }
 

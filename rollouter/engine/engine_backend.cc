@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "model/device.h"
 #include "model/torch_error.h"
 #include "rollouter/engine/adapter_sets.h"
 #include "rollouter/engine/engine_loop.h"
@@ -247,6 +248,11 @@ absl::StatusOr<std::unique_ptr<ModelRunner>> HostBackend::MakeRunner(const Runne
   SYNCOPATE_ASSIGN_OR_RETURN(SwapSpace swapped, SwapSpace::Take(capacity.host_blocks * kv_block_bytes()));
   auto store = std::make_unique<HostKvStore>(config_, capacity.blocks, std::move(swapped));
   return std::make_unique<HostModelRunner>(config_, &arenas(), std::move(store), device(), options, capacity, ranks_);
+}
+
+void EmptyCache(const EngineBackend& backend) {
+  const at::Device device = backend.device();
+  if (device.is_cuda()) model::EmptyAllocator(device.str());
 }
 
 }  // namespace syncopate::rollouter

@@ -98,7 +98,15 @@ class EngineBackend {
   // Creates a runner of the arenas' weights, which must not outlive the backend. RESOURCE_EXHAUSTED if memory does not
   // suffice; may throw c10::Error.
   virtual absl::StatusOr<std::unique_ptr<ModelRunner>> MakeRunner(const RunnerOptions& options) = 0;
+  // Blocks until the other ranks of a replica have released or restored their memory as this one has; rank 0 calls it.
+  // RESOURCE_EXHAUSTED (reason NO_ROOM) if one of them has too little for what was to be restored; UNAVAILABLE (reason
+  // RANK_LOST).
+  virtual absl::Status AwaitRanks() { return absl::OkStatus(); }
 };
+
+// Gives libtorch's cache on the backend's device back: what the tensors of prompts have left there is memory in use to
+// other processes.
+void EmptyCache(const EngineBackend& backend);
 
 // The memory of the weight sets on the CPU.
 enum class HostInstall : uint8_t {

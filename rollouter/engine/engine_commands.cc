@@ -7,6 +7,9 @@
 namespace syncopate::rollouter {
 namespace {
 
+// The deadline covers the end of a weight sync on a follower and the copies of its keys and values to host memory.
+constexpr absl::Duration kObeyedWithin = absl::Seconds(30);
+
 class LeadingRunner final : public ModelRunner {
  public:
   LeadingRunner(std::unique_ptr<ModelRunner> runner, EngineFollowers* followers)
@@ -101,6 +104,7 @@ class LeadingBackend final : public EngineBackend {
     SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<ModelRunner> runner, backend_->MakeRunner(options));
     return std::make_unique<LeadingRunner>(std::move(runner), followers_);
   }
+  absl::Status AwaitRanks() override { return followers_->AwaitObeyed(kObeyedWithin); }
 
  private:
   const std::shared_ptr<EngineBackend> backend_;
@@ -154,13 +158,16 @@ absl::Status FollowingEngine::Perform(const EngineCommand& command) {
     case EngineCommand::Kind::kBeginInPlace:
       return backend_->arenas().BeginOverwrite(command.version);
     case EngineCommand::Kind::kReleaseWeights:
+      room_ = absl::OkStatus();
       return backend_->arenas().Release(command.keep_live);
     case EngineCommand::Kind::kRestoreWeights:
-      return backend_->arenas().Restore();
+      return KeepNoRoom(backend_->arenas().Restore());
     case EngineCommand::Kind::kReleaseBlocks:
-      return runner_->ReleaseBlocks();
+      SYNCOPATE_RETURN_IF_ERROR(runner_->ReleaseBlocks());
+      EmptyCache(*backend_);
+      return absl::OkStatus();
     case EngineCommand::Kind::kRestoreBlocks:
-      return runner_->RestoreBlocks();
+      return KeepNoRoom(runner_->RestoreBlocks());
     case EngineCommand::Kind::kChooseShadow:
       backend_->arenas().ChooseShadow(command.set);
       return absl::OkStatus();
@@ -169,6 +176,17 @@ absl::Status FollowingEngine::Perform(const EngineCommand& command) {
       break;
   }
   return Error(absl::StatusCode::kInternal, "RANK_MISMATCH", "rank 0 orders what this build does not know");
+}
+
+int64_t FollowingEngine::device_bytes() const {
+  const int64_t blocks = runner_ != nullptr ? runner_->kv_bytes() + runner_->buffer_bytes() : 0;
+  return backend_->arenas().bytes() + blocks;
+}
+
+absl::Status FollowingEngine::KeepNoRoom(const absl::Status& restored) {
+  if (!absl::IsResourceExhausted(restored)) return restored;
+  room_.Update(Error(absl::StatusCode::kResourceExhausted, "NO_ROOM", restored.message()));
+  return absl::OkStatus();
 }
 
 absl::Status FollowingEngine::Launch(const StepPlan& plan) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "base/policy_version.h"
 #include "rollouter/engine/model_runner.h"
 #include "rollouter/engine/step_plan.h"
@@ -45,6 +46,10 @@ class EngineFollowers {
   virtual ~EngineFollowers() = default;
   // Queues the command behind all earlier ones; does not wait for its execution. UNAVAILABLE (reason RANK_LOST).
   virtual absl::Status Send(const EngineCommand& command) = 0;
+  // Waits until every other rank has carried out all commands that were sent so far. RESOURCE_EXHAUSTED (reason NO_ROOM):
+  // a rank had too little memory for a kRestoreBlocks or kRestoreWeights among them, and has what it had before;
+  // UNAVAILABLE (reason RANK_LOST), also after `deadline`, which ends the replica.
+  virtual absl::Status AwaitObeyed(absl::Duration deadline) = 0;
 };
 
 // Creates rank 0's backend: it calls `backend` and sends the same operation to the followers. Both must outlive the
@@ -62,15 +67,23 @@ class FollowingEngine {
 
   // Executes a command. One thread calls it, in the order of rank 0's commands. A plan may block until an earlier plan
   // is done; other commands block until they are done. After an error, which includes errors of libtorch, this object
-  // can only be destroyed.
+  // can only be destroyed. Too little memory for kRestoreBlocks or kRestoreWeights is no error: room() says it, and rank 0
+  // has all ranks release their memory again.
   absl::Status Obey(const EngineCommand& command);
+
+  // RESOURCE_EXHAUSTED (reason NO_ROOM) if memory could not be allocated again since the last release; else OK.
+  const absl::Status& room() const { return room_; }
 
   PolicyVersion serving() const { return serving_; }  // the version of the last exchange
   int64_t plans() const { return plans_; }            // the number of plans launched so far
   int64_t kv_bytes() const { return runner_ != nullptr ? runner_->kv_bytes() : 0; }
+  // All device memory that is allocated now: weights, keys and values, and what steps need beside them.
+  int64_t device_bytes() const;
 
  private:
   absl::Status Perform(const EngineCommand& command);
+  // Records too little memory in room_; returns any other error.
+  absl::Status KeepNoRoom(const absl::Status& restored);
   absl::Status Launch(const StepPlan& plan);
   absl::Status AwaitLaunched(size_t most);
   // Blocks until no work reads the weights.
@@ -80,6 +93,7 @@ class FollowingEngine {
   std::unique_ptr<ModelRunner> runner_;
   std::deque<ModelRunner::Ticket> launched_;
   PolicyVersion serving_;
+  absl::Status room_;
   int64_t plans_ = 0;
 };
 

@@ -450,8 +450,8 @@ absl::StatusOr<int64_t> EngineThread::Sleep(int32_t level, absl::Duration deadli
 absl::StatusOr<int64_t> EngineThread::RunUnlessReceiving(const std::function<absl::StatusOr<int64_t>()>& command,
                                                          absl::Duration deadline) {
   absl::StatusOr<int64_t> freed = RunFallible(command);
-  // UNAVAILABLE means that a weight sync is in progress; other errors cannot be waited for.
-  if (!absl::IsUnavailable(freed.status())) return freed;
+  // UNAVAILABLE and BUSY means that a weight sync is in progress; other errors, such as RANK_LOST, cannot be waited for.
+  if (!absl::IsUnavailable(freed.status()) || ErrorReason(freed.status()) != "BUSY") return freed;
   // The weight sync ends by itself. No other can begin before this command has ended, because waiting_sleeps_ is
   // positive.
   if (AwaitReceived(deadline)) freed = RunFallible(command);
@@ -478,6 +478,8 @@ void EngineThread::CallPinListener() {
 absl::StatusOr<int64_t> EngineThread::GiveUpDevice() {
   {
     MutexLock lock(&mutex_);
+    // Plans of an engine that has failed are under way for ever.
+    if (stopping_) return Error(absl::StatusCode::kCancelled, "STOPPING", "this rollouter stops");
     if (status_.sleep_level == 2) {  // nothing is on the device
       device_given_up_ = true;
       return 0;

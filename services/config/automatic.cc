@@ -82,7 +82,10 @@ std::optional<BrokenRule> ResolveDevices(int64_t gpus, v1::RunConfig* config) {
   std::string* const rollout = config->mutable_rollout()->mutable_device();
   if (*train != "auto" && *rollout != "auto") return std::nullopt;
   const Needs needs = CountNeeds(*config);
-  if (gpus > 0 && needs.trainer + needs.rollouters > gpus) return TooFewGpus(needs, gpus);
+  // Processes that take turns need one GPU for a rank of the trainer and a rank of a rollouter.
+  const int64_t together =
+      config->run().share_gpu() ? std::max(needs.trainer, needs.rollouters) : needs.trainer + needs.rollouters;
+  if (gpus > 0 && together > gpus) return TooFewGpus(needs, gpus);
   for (std::string* const device : {train, rollout}) {
     if (*device == "auto") *device = gpus > 0 ? "cuda" : "cpu";
   }

@@ -6,6 +6,8 @@
 #include "absl/strings/str_cat.h"
 #include "rollouter/engine/rank_slice.h"
 #include "services/config/ranks.h"
+#include "synchronizer/plan/layout_text.h"
+#include "synchronizer/plan/sync_plan.h"
 #include "synchronizer/transport/transport_traits.h"
 
 namespace syncopate::config {
@@ -24,6 +26,23 @@ absl::Status CheckTransport(const v1::RunConfig& config, const model::DeviceRequ
   const std::string& transport = config.sync().transport();
   if (!synchronizer::NeedsGpus(transport) || model::IsCuda(device)) return absl::OkStatus();
   return DoesNotFit("sync.transport", transport, request, device);
+}
+
+// The bytes of a version in the largest send slot of the trainer's ranks.
+absl::StatusOr<int64_t> FindLargestSlot(const v1::RunConfig& config, const model::ModelConfig& shape,
+                                        const Manifest& wire) {
+  const int64_t world = config.trainer().world();
+  if (world == 1 && config.rollout().tensor_parallel() == 1) return wire.arena_bytes();
+  SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::Layout source,
+                             synchronizer::BuildLayout(wire, absl::StrCat("units:", world, ":fp32")));
+  const std::string receivers = MakeRolloutLayout(config, shape);
+  SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::Layout destination,
+                             synchronizer::BuildLayout(wire, receivers.empty() ? "whole:1" : receivers));
+  SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::SyncPlan plan,
+                             synchronizer::SyncPlan::Create(wire, source, destination));
+  int64_t largest = 0;
+  for (int32_t rank = 0; rank < world; ++rank) largest = std::max(largest, plan.send_bytes(rank));
+  return largest;
 }
 
 }  // namespace
@@ -67,13 +86,17 @@ absl::Status CheckRolloutDevice(const v1::RunConfig& config, const std::string& 
 
 WeightMemory ChooseWeightMemory(const v1::RunConfig& config, const model::ModelConfig& shape) {
   const std::string& install = config.sync().install();
-  if (config.run().share_gpu() && shape.lora.enabled()) return WeightMemory::kMappedBase;
+  const bool has_ranks = config.rollout().tensor_parallel() > 1;
+  // A rank of several has its slice of the base, which is not as the trainer has it.
+  if (config.run().share_gpu() && shape.lora.enabled()) {
+    return has_ranks ? WeightMemory::kTwoSets : WeightMemory::kMappedBase;
+  }
   // After a turn of the trainer there are no weights to go on with, so nothing is lost by receiving in place.
   if (install == "in_place" || (install == "auto" && config.run().share_gpu())) return WeightMemory::kInPlace;
   if (shape.lora.enabled()) return WeightMemory::kTwoSets;
   if (install == "borrowed") return WeightMemory::kBorrowed;
   // One rank of several does not borrow.
-  return install == "auto" && config.rollout().tensor_parallel() == 1 ? WeightMemory::kAuto : WeightMemory::kTwoSets;
+  return install == "auto" && !has_ranks ? WeightMemory::kAuto : WeightMemory::kTwoSets;
 }
 
 bool MapsBaseOnGpu(const v1::RunConfig& config, const model::ModelConfig& shape) {
@@ -82,10 +105,14 @@ bool MapsBaseOnGpu(const v1::RunConfig& config, const model::ModelConfig& shape)
          config.trainer().world() <= 1;
 }
 
-int64_t CountLateGpuBytes(const v1::RunConfig& config, const model::ModelConfig& shape, const Manifest& wire) {
+absl::StatusOr<int64_t> CountLateGpuBytes(const v1::RunConfig& config, const model::ModelConfig& shape,
+                                          const Manifest& wire) {
   if (!config.run().share_gpu() || config.sync().transport() == "grpc") return 0;
   const int64_t slots = std::max<int64_t>(config.sync().send_slots(), 1);
-  if (!MapsBaseOnGpu(config, shape)) return slots * wire.arena_bytes();
+  if (!MapsBaseOnGpu(config, shape)) {
+    SYNCOPATE_ASSIGN_OR_RETURN(const int64_t largest, FindLargestSlot(config, shape, wire));
+    return slots * largest;
+  }
   const int64_t base = wire.adapters_begin();
   // The base is lent to one rollouter of the trainer's GPU at a time. Any other one needs a base of its own. "auto" and
   // "cuda" give each process another GPU.

@@ -39,8 +39,11 @@ bool MapsBaseOnGpu(const v1::RunConfig& config, const model::ModelConfig& shape)
 
 // Bytes that are in use on a rollouter's GPU at times, and may not be there when its engine is made: the trainer's send
 // slots, in a run that shares it; and the rollouter's own base of adapters, if it begins without one (MapsBaseOnGpu) and
-// may have to receive it. A base that the trainer lends is there from the trainer's start on, once for both.
-int64_t CountLateGpuBytes(const v1::RunConfig& config, const model::ModelConfig& shape, const Manifest& wire);
+// may have to receive it. A base that the trainer lends is there from the trainer's start on, once for both. `wire` is the
+// manifest of the whole model, also for one rank of several: the send slots of a trainer rank are for all of them. Errors
+// of layouts that do not fit the model.
+absl::StatusOr<int64_t> CountLateGpuBytes(const v1::RunConfig& config, const model::ModelConfig& shape,
+                                          const Manifest& wire);
 
 // Options of an engine on the CPU; the caller sets the backend of a GPU.
 rollouter::EngineLoop::Options MakeEngineOptions(const v1::RunConfig& config, const model::ModelConfig& shape);

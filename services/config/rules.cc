@@ -228,8 +228,6 @@ void CheckTurns(const v1::RunConfig& config, Rules* rules) {
   if (!config.run().share_gpu()) return;
   rules->Expect(config.sync().transport() != "nccl", {"sync.transport", "run.share_gpu"},
                 "auto, ipc or grpc, as NCCL does not connect two processes on one device");
-  rules->Expect(config.rollout().tensor_parallel() == 1, {"rollout.tensor_parallel", "run.share_gpu"},
-                "1 with run.share_gpu");
   rules->Expect(config.sync().install() != "borrowed", {"sync.install", "run.share_gpu"},
                 "auto with run.share_gpu, as a rollouter that takes turns has one weight set anyway");
   rules->Expect(config.train().objective() != "sft", {"run.share_gpu", "train.objective"},

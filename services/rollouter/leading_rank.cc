@@ -19,25 +19,29 @@ constexpr absl::Duration kRefusalsWithin = absl::Seconds(1);
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<LeadingRank>> LeadingRank::Assemble(daemon::Daemon* daemon, const v1::RunConfig& config,
-                                                                   const model::ModelConfig& shape) {
+absl::StatusOr<std::unique_ptr<LeadingRank>> LeadingRank::Gather(daemon::Daemon* daemon, const v1::RunConfig& config,
+                                                                 const model::ModelConfig& shape) {
   std::unique_ptr<LeadingRank> rank(new LeadingRank(daemon));
   rank->world_ = static_cast<int32_t>(config.rollout().tensor_parallel());
   SYNCOPATE_ASSIGN_OR_RETURN(const Manifest wire, config::MakeWireManifest(config, shape));
-  SYNCOPATE_ASSIGN_OR_RETURN(rollouter::RankSlice slice, rollouter::MakeRankSlice(shape, wire, rank->world_));
+  SYNCOPATE_ASSIGN_OR_RETURN(rank->slice_, rollouter::MakeRankSlice(shape, wire, rank->world_));
   SYNCOPATE_ASSIGN_OR_RETURN(rank->place_, FindRolloutPlace(config));
   SYNCOPATE_RETURN_IF_ERROR(rank->Listen(config, wire.fingerprint()));
   auto go_on = [rank = rank.get()] { return rank->GoOn(); };
   SYNCOPATE_RETURN_IF_ERROR(rank->leader_->AwaitRanks(kRanksMeetWithin, go_on));
-  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> ranks, rank->Meet());
-  {
-    MutexLock lock(&rank->mutex_);
-    rank->ranks_ = ranks.get();
-  }
-  rank->part_ = std::make_unique<ReplicaPart>(ReplicaPart{std::move(slice), std::move(ranks)});
-  SYNCOPATE_RETURN_IF_ERROR(rank->leader_->lost());  // a loss before this point could abort no communicator
-  SYNCOPATE_LOG(kInfo, "all %d ranks of this replica are there", rank->world_);
   return rank;
+}
+
+absl::Status LeadingRank::Connect() {
+  SYNCOPATE_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> ranks, Meet());
+  {
+    MutexLock lock(&mutex_);
+    ranks_ = ranks.get();
+  }
+  part_ = std::make_unique<ReplicaPart>(ReplicaPart{*std::move(slice_), std::move(ranks)});
+  SYNCOPATE_RETURN_IF_ERROR(leader_->lost());  // a loss before this point could abort no communicator
+  SYNCOPATE_LOG(kInfo, "all %d ranks of this replica are there", world_);
+  return absl::OkStatus();
 }
 
 LeadingRank::~LeadingRank() {

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 
 #include "base/mutex.h"
@@ -16,16 +18,24 @@ namespace syncopate::rollouterd {
 // the communicator of all ranks. Must outlive the node.
 class LeadingRank {
  public:
-  // Listens at rollouter.ranks_listen, announces that in the run directory, waits for the other ranks and connects the
-  // communicator. `config` must include what the trainer said of the model; `shape` must be divisible among the ranks.
-  // Allocates nothing on a device. RANK_LOST, RANK_MISMATCH, CANCELLED (reason STOPPED); errors of FindRolloutPlace and
-  // of servers.
-  static absl::StatusOr<std::unique_ptr<LeadingRank>> Assemble(daemon::Daemon* daemon, const v1::RunConfig& config,
-                                                               const model::ModelConfig& shape);
+  // Listens at rollouter.ranks_listen, announces that in the run directory, and waits for the other ranks, which then wait
+  // for Connect(). `config` must include what the trainer said of the model; `shape` must be divisible among the ranks.
+  // No rank allocates anything on a device. RANK_LOST, RANK_MISMATCH, CANCELLED (reason STOPPED); errors of
+  // FindRolloutPlace and of servers.
+  static absl::StatusOr<std::unique_ptr<LeadingRank>> Gather(daemon::Daemon* daemon, const v1::RunConfig& config,
+                                                             const model::ModelConfig& shape);
+  // Connects the communicator of all ranks, which from here on take memory of their devices. Call it once. Errors as
+  // Gather().
+  absl::Status Connect();
   ~LeadingRank();
   LeadingRank(const LeadingRank&) = delete;
   LeadingRank& operator=(const LeadingRank&) = delete;
 
+  // The devices of the other ranks that they may share with the trainer (run.share_gpu); empty: they share none.
+  std::set<std::string> cards() const { return leader_->cards(); }
+  // OK while no rank is lost; else why the replica is at its end.
+  absl::Status lost() const { return leader_->lost(); }
+  // Call after Connect().
   const ReplicaPart& part() const { return *part_; }
   ReplicaLeader* leader() { return leader_.get(); }
   // Tells the other ranks that the replica stops, and why. Idempotent.
@@ -40,6 +50,7 @@ class LeadingRank {
   daemon::Daemon* const daemon_;
   int32_t world_ = 1;
   RankPlace place_;
+  std::optional<rollouter::RankSlice> slice_;  // until Connect()
   Mutex mutex_;
   Communicator* ranks_ ABSL_GUARDED_BY(mutex_) = nullptr;  // owned by part_; null until the ranks have met
   std::unique_ptr<ReplicaPart> part_;

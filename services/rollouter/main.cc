@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -85,30 +86,35 @@ class NodeMetrics final : public prometheus::Collectable {
   std::shared_ptr<const prometheus::Collectable> metrics_ ABSL_GUARDED_BY(mutex_);
 };
 
+LearnModelOptions MakeLearnOptions(daemon::Daemon& daemon, const std::string& metrics_address,
+                                   const std::set<std::string>& cards) {
+  LearnModelOptions options;
+  options.synchronizer_address = daemon.config().synchronizer().address();
+  options.security = daemon.security();
+  options.member = daemon.Member();
+  options.secret = daemon.secret();
+  options.cards = cards;
+  options.run_id = daemon.config().run().id();
+  options.metrics_address = metrics_address;
+  options.build = daemon::BuildVersion();
+  options.lost_after = config::CheckedDuration(daemon.config().synchronizer().lost_after());
+  options.exit_on_completion = daemon.exit_on_completion();
+  options.stop_requested = [&daemon](absl::Duration wait) { return daemon.StopRequested(wait); };
+  return options;
+}
+
 // Every process can build a model from keys; for a model from files, the trainer has the files and describes them. One
-// that may share its device, `card`, asks in any case: the answer says that the device is the rollouters'.
+// that may share its devices, `cards`, asks in any case: the answer says that the devices are the rollouters'.
 absl::StatusOr<FoundModel> FindModel(daemon::Daemon& daemon, const std::string& metrics_address,
-                                     const std::string& card) {
+                                     const std::set<std::string>& cards) {
   FoundModel found;
   found.config = daemon.config();
-  if (found.config.model().path().empty() && card.empty()) {
+  if (found.config.model().path().empty() && cards.empty()) {
     SYNCOPATE_ASSIGN_OR_RETURN(const config::RunModel model, config::FindRunModel(found.config));
     found.shape = model.shape;
     return found;
   }
-  LearnModelOptions options;
-  options.synchronizer_address = found.config.synchronizer().address();
-  options.security = daemon.security();
-  options.member = daemon.Member();
-  options.secret = daemon.secret();
-  options.card = card;
-  options.run_id = found.config.run().id();
-  options.metrics_address = metrics_address;
-  options.build = daemon::BuildVersion();
-  options.lost_after = config::CheckedDuration(found.config.synchronizer().lost_after());
-  options.exit_on_completion = daemon.exit_on_completion();
-  options.stop_requested = [&daemon](absl::Duration wait) { return daemon.StopRequested(wait); };
-  SYNCOPATE_ASSIGN_OR_RETURN(const LearnedModel model, LearnModel(options));
+  SYNCOPATE_ASSIGN_OR_RETURN(const LearnedModel model, LearnModel(MakeLearnOptions(daemon, metrics_address, cards)));
   found.shape = model.shape;
   found.learned = true;
   found.text.tokenizer = model.tokenizer;
@@ -121,6 +127,35 @@ absl::StatusOr<FoundModel> FindModel(daemon::Daemon& daemon, const std::string& 
   found.config.mutable_model()->set_dtype(model.dtype == DType::kFloat32 ? "float32" : "bfloat16");
   found.config.mutable_sync()->set_bucket_bytes(model.bucket_bytes);
   return found;
+}
+
+// The devices that this process may share with a trainer (run.share_gpu); empty: none.
+absl::StatusOr<std::set<std::string>> FindCards(const v1::RunConfig& config) {
+  if (!config.run().share_gpu()) return std::set<std::string>();
+  SYNCOPATE_ASSIGN_OR_RETURN(const std::string card, FindRolloutCard(config));
+  return std::set<std::string>{card};
+}
+
+// Waits, on rank 0, until the devices of all ranks are the rollouters'; from then on the replica counts as being there. A
+// rank does not know the others' devices before they have come, and they need the model for that: so this asks for the
+// model once more.
+absl::Status AwaitRolloutersTurn(daemon::Daemon& daemon, const std::string& metrics_address,
+                                 const std::set<std::string>& cards, const LeadingRank& replica, FoundModel* model) {
+  LearnModelOptions options = MakeLearnOptions(daemon, metrics_address, cards);
+  options.stop_requested = [&daemon, &replica](absl::Duration wait) {
+    return daemon.StopRequested(wait) || !replica.lost().ok();
+  };
+  const absl::StatusOr<LearnedModel> again = LearnModel(options);
+  SYNCOPATE_RETURN_IF_ERROR(replica.lost());
+  SYNCOPATE_RETURN_IF_ERROR(again.status());
+  model->presence = again->presence;
+  if (!model->learned) return absl::OkStatus();  // a model by keys is compared when this rank joins the run
+  SYNCOPATE_ASSIGN_OR_RETURN(const Manifest ours, config::MakeWireManifest(model->config, model->shape));
+  SYNCOPATE_ASSIGN_OR_RETURN(const Manifest theirs,
+                             model::MakeWireManifest(again->shape, again->dtype, again->bucket_bytes));
+  if (ours.fingerprint() == theirs.fingerprint()) return absl::OkStatus();
+  return Error(absl::StatusCode::kFailedPrecondition, "MODEL_CHANGED",
+               "the trainer has another model than it had when the ranks of this replica came; they start again");
 }
 
 RolloutNode::Options NodeOptions(const daemon::Daemon& daemon, const FoundModel& model) {
@@ -247,17 +282,21 @@ absl::Status RunRollouter(daemon::Daemon& daemon) {
   SYNCOPATE_ASSIGN_OR_RETURN(std::string metrics_address,
                              daemon.StartMetrics(config.metrics().rollouter_listen(),
                                                  {node_metrics, MakeEndpointCollector(endpoint_counts), card_metrics}));
-  std::string card;
-  if (config.run().share_gpu()) {
-    SYNCOPATE_ASSIGN_OR_RETURN(card, FindRolloutCard(config));
-  }
-  SYNCOPATE_ASSIGN_OR_RETURN(FoundModel model, FindModel(daemon, metrics_address, card));
+  SYNCOPATE_ASSIGN_OR_RETURN(std::set<std::string> cards, FindCards(config));
   const auto world = static_cast<int32_t>(config.rollout().tensor_parallel());
+  // Of several ranks rank 0 asks for all, when it knows their devices.
+  SYNCOPATE_ASSIGN_OR_RETURN(FoundModel model,
+                             FindModel(daemon, metrics_address, world == 1 ? cards : std::set<std::string>()));
   SYNCOPATE_RETURN_IF_ERROR(rollouter::CheckTensorParallel(model.shape, world));
   if (rank > 0) return FollowReplica(&daemon, model.config, model.shape, rank);
   std::unique_ptr<LeadingRank> replica;  // must outlive the node
   if (world > 1) {
-    SYNCOPATE_ASSIGN_OR_RETURN(replica, LeadingRank::Assemble(&daemon, model.config, model.shape));
+    SYNCOPATE_ASSIGN_OR_RETURN(replica, LeadingRank::Gather(&daemon, model.config, model.shape));
+    if (!cards.empty()) {
+      cards.merge(replica->cards());
+      SYNCOPATE_RETURN_IF_ERROR(AwaitRolloutersTurn(daemon, metrics_address, cards, *replica, &model));
+    }
+    SYNCOPATE_RETURN_IF_ERROR(replica->Connect());
   }
   RolloutNode::Options options = NodeOptions(daemon, model);
   SYNCOPATE_ASSIGN_OR_RETURN(options.device, OpenRolloutDevice(model.config, model.shape, daemon.security(),
@@ -267,7 +306,7 @@ absl::Status RunRollouter(daemon::Daemon& daemon) {
     options.leader = replica->leader();
     options.device->backend = rollouter::MakeLeadingBackend(options.device->backend, options.leader);
   }
-  options.card = card;
+  options.cards = cards;
   const std::shared_ptr<const RolloutDevice> device = options.device;
   SYNCOPATE_ASSIGN_OR_RETURN(const auto scorers, RemoteScorers::Start(model.config));
   SYNCOPATE_ASSIGN_OR_RETURN(options.stops, rollouter::MakeStopRules(model.config.rollout().stop(),

@@ -178,9 +178,9 @@ class Whereabouts {
 
 absl::StatusOr<LearnedModel> AskUntilAnswered(const LearnModelOptions& options, const Whereabouts& whereabouts) {
   v1::GetModelRequest request;
-  if (!options.card.empty()) {
+  if (!options.cards.empty()) {
     *request.mutable_member() = wire::ToProto(options.member);
-    request.set_card(options.card);
+    request.mutable_cards()->Assign(options.cards.begin(), options.cards.end());
   }
   absl::Status last;
   while (!options.stop_requested(kPoll)) {
@@ -211,7 +211,7 @@ absl::StatusOr<LearnedModel> GetModel(const std::string& address,
                                       const std::shared_ptr<const auth::TransportSecurity>& security,
                                       absl::Time deadline, const v1::GetModelRequest& request) {
   SYNCOPATE_ASSIGN_OR_RETURN(auto channel, rpc::MakeChannel(address, {.security = security, .peer_role = "trainer"}));
-  const bool stays_open = !request.card().empty();
+  const bool stays_open = request.cards_size() > 0;
   const absl::Duration left = deadline - Clock::Real()->Now();
   const auto call = std::make_shared<ModelCall>(std::move(channel), stays_open ? left + kPresent : left, request);
   // The answer has the caller's deadline; the call itself may go on.

@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -28,8 +29,8 @@ struct LearnedModel {
   std::map<std::string, std::string> files;  // contents by name: tokenizer.json, tokenizer_config.json, ...
   // The tokenizer of tokenizer.json; null if the model has none.
   std::shared_ptr<const text::tokenizer::Tokenizer> tokenizer;
-  // For a request with a card: the call, which stays open while this exists, for two minutes at most. It tells a trainer
-  // that takes turns on that card that this process is still there: free it when the stream of work is open. Freeing it
+  // For a request with cards: the call, which stays open while this exists, for two minutes at most. It tells a trainer
+  // that takes turns on one of them that this process is still there: free it when the stream of work is open. Freeing it
   // does not wait for the trainer. Null otherwise.
   std::shared_ptr<const void> presence = nullptr;
 };
@@ -54,7 +55,7 @@ struct LearnModelOptions {
   std::shared_ptr<const auth::TransportSecurity> security = nullptr;
   MemberId member;
   MemberSecret secret;
-  std::string card = {};  // see WorkClient::Options
+  std::set<std::string> cards = {};  // see WorkClient::Options
   std::string run_id = {};
   std::string metrics_address = {};
   std::string build = {};

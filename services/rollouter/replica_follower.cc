@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/daemon/card_account.h"
 #include "base/host_port.h"
 #include "base/log.h"
 #include "base/mutex.h"
@@ -51,6 +52,9 @@ class FollowingRollouterRank {
     SYNCOPATE_ASSIGN_OR_RETURN(wire_, config::MakeWireManifest(config_, shape_));
     SYNCOPATE_ASSIGN_OR_RETURN(rollouter::RankSlice slice, rollouter::MakeRankSlice(shape_, wire_, world_));
     SYNCOPATE_ASSIGN_OR_RETURN(place_, FindRolloutPlace(config_));
+    if (config_.run().share_gpu()) {
+      SYNCOPATE_ASSIGN_OR_RETURN(card_, FindRolloutCard(config_));
+    }
     SYNCOPATE_ASSIGN_OR_RETURN(const config::ListenAddress listen, config::GetRolloutRanksListen(config_.rollouter()));
     SYNCOPATE_ASSIGN_OR_RETURN(listener_, RankListener::Open(place_, listen.address, listen.key));
     SYNCOPATE_ASSIGN_OR_RETURN(const v1::ReplicaServiceAttendResponse::Welcome welcome,
@@ -92,7 +96,8 @@ class FollowingRollouterRank {
                       .manifest_fingerprint = wire_.fingerprint(),
                       .build = daemon::BuildVersion(),
                       .gpu = place_.gpu,
-                      .ranks_address = listener_.address()},
+                      .ranks_address = listener_.address(),
+                      .card = card_},
             .secret = [secured = daemon_->security() != nullptr] { return config::FindReplicaSecret(secured); },
             .on_lost = [ended = ended_](const absl::Status& why) { ended->Abort(why); }};
   }
@@ -198,9 +203,19 @@ class FollowingRollouterRank {
       target_->LoseWeights();
       return absl::OkStatus();
     }
+    if (order.has_confirm()) {
+      v1::ReplicaServiceAttendRequest answer;
+      answer.mutable_confirmed()->set_number(order.confirm().number());
+      answer.mutable_confirmed()->set_no_room(std::string(engine_->room().message()));
+      attendance_.Write(answer);
+      return absl::OkStatus();
+    }
     SYNCOPATE_ASSIGN_OR_RETURN(const EngineCommand command, FromProto(order));
     SYNCOPATE_RETURN_IF_ERROR(ObeyOne(command));
     if (command.kind != EngineCommand::Kind::kMakeRunner) return absl::OkStatus();
+    // The measurement began when the device was opened. Until it ends nobody else measures there, and what a trainer has
+    // staged stays there.
+    if (device_->card != nullptr) daemon::EndMeasurement(device_->card.get(), engine_->device_bytes());
     // Not earlier: a member of the run may get weights at once, and by now rank 0 has made its runner.
     SYNCOPATE_RETURN_IF_ERROR(JoinRun());
     attendance_.SetReady();
@@ -217,7 +232,12 @@ class FollowingRollouterRank {
     SYNCOPATE_RETURN_IF_ERROR(engine_->Obey(command));
     if (command.kind == EngineCommand::Kind::kExchange) target_->Exchanged(command.version);
     if (command.kind == EngineCommand::Kind::kBeginInPlace) target_->Stopped(command.version);
-    if (command.kind == EngineCommand::Kind::kRestoreWeights) target_->EndSleep();
+    if (command.kind == EngineCommand::Kind::kRestoreWeights && engine_->room().ok()) target_->EndSleep();
+    // The synchronizer gives the replica its next version when all ranks take one: it hears of that now, and before rank 0
+    // does, not with a heartbeat.
+    const bool changes_held =
+        command.kind == EngineCommand::Kind::kReleaseWeights || command.kind == EngineCommand::Kind::kRestoreWeights;
+    if (changes_held && member_ != nullptr) member_->Announcer()();
     return absl::OkStatus();
   }
 
@@ -254,6 +274,7 @@ class FollowingRollouterRank {
   const std::shared_ptr<Ended> ended_ = std::make_shared<Ended>();
   Manifest wire_;
   RankPlace place_;
+  std::string card_;  // that it may share with the trainer; empty: none
   RankListener listener_;
   Attendance attendance_;
   std::unique_ptr<ReplicaPart> part_;

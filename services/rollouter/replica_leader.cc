@@ -36,6 +36,10 @@ void ReplicaLeader::HandleMessage(int32_t rank, const v1::ReplicaServiceAttendRe
     if (message.has_transfer_abandoned()) {
       stops_.Withdraw(rank, wire::FromProto(message.transfer_abandoned().version()));
     }
+    // An answer that comes after the deadline belongs to a replica that has ended.
+    if (message.has_confirmed()) {
+      confirmed_.Add(absl::StrCat(message.confirmed().number()), rank, message.confirmed().no_room());
+    }
     if (message.has_weights_withdrawn()) {
       version = wire::FromProto(message.weights_withdrawn().version());
       release = joint_.Withdraw(rank, version);
@@ -53,6 +57,36 @@ void ReplicaLeader::HandleMessage(int32_t rank, const v1::ReplicaServiceAttendRe
 }
 
 absl::Status ReplicaLeader::Send(const rollouter::EngineCommand& command) { return Order(ToProto(command)); }
+
+absl::Status ReplicaLeader::AwaitObeyed(absl::Duration deadline) {
+  v1::ReplicaServiceAttendResponse question;
+  {
+    MutexLock lock(&mutex_);
+    question.mutable_confirm()->set_number(++confirms_);
+  }
+  SYNCOPATE_RETURN_IF_ERROR(Order(question));
+  const std::string number = absl::StrCat(question.confirm().number());
+  RankReports<std::string>::OfRanks reports;
+  absl::Status waited;
+  {
+    MutexLock lock(&mutex_);
+    auto all_have = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return confirmed_.AllIn(number, others()); };
+    waited = AwaitReports(deadline, all_have);
+    reports = confirmed_.Take(number);
+  }
+  if (absl::IsDeadlineExceeded(waited)) {
+    waited = RankLost(absl::StrCat("not all ranks of this replica have carried out their commands within ",
+                                   absl::FormatDuration(deadline), ", ", reports.size(), " of ", others(), " have"));
+    Lose(waited);
+  }
+  SYNCOPATE_RETURN_IF_ERROR(waited);
+  for (const auto& [rank, no_room] : reports) {
+    if (no_room.empty()) continue;
+    return Error(absl::StatusCode::kResourceExhausted, "NO_ROOM",
+                 absl::StrCat("rank ", rank, " of this replica has no room on its device: ", no_room));
+  }
+  return absl::OkStatus();
+}
 
 void ReplicaLeader::Stop(const absl::Status& why) { Dismiss(why, v1::ReplicaServiceAttendResponse::Stop()); }
 

@@ -1,7 +1,11 @@
 #pragma once
 
+#include <cstdint>
+#include <string>
+
 #include "absl/time/time.h"
 #include "base/status.h"
+#include "ranks/rank_reports.h"
 #include "rollouter/engine/engine_commands.h"
 #include "rollouter/engine/joint_install.h"
 #include "rollouter/engine/leading_target.h"
@@ -21,6 +25,7 @@ class ReplicaLeader final
   explicit ReplicaLeader(rpc::RankStreamsOptions options);
 
   absl::Status Send(const rollouter::EngineCommand& command) override;
+  absl::Status AwaitObeyed(absl::Duration deadline) override;
   // Ends the replica: an OK `why` tells the other ranks to stop, an error ends them with that error. Idempotent.
   void Stop(const absl::Status& why);
 
@@ -36,8 +41,10 @@ class ReplicaLeader final
   void HandleMessage(int32_t rank, const v1::ReplicaServiceAttendRequest& message) override;
 
   rollouter::JointInstall joint_ ABSL_GUARDED_BY(mutex_);
-  rollouter::JointInstall stops_ ABSL_GUARDED_BY(mutex_);  // who waits for generation to stop; never claimed
-  Mutex listener_mutex_;                                   // taken before mutex_
+  rollouter::JointInstall stops_ ABSL_GUARDED_BY(mutex_);       // who waits for generation to stop; never claimed
+  int64_t confirms_ ABSL_GUARDED_BY(mutex_) = 0;                // the number of the latest question of AwaitObeyed()
+  RankReports<std::string> confirmed_ ABSL_GUARDED_BY(mutex_);  // by number: why a rank has no room; "": it has
+  Mutex listener_mutex_;                                        // taken before mutex_
   AbandonListener on_abandoned_ ABSL_GUARDED_BY(listener_mutex_);
 };
 

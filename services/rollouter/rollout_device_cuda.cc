@@ -120,12 +120,12 @@ absl::StatusOr<std::shared_ptr<RolloutDevice>> OpenRolloutDevice(
   auto device = std::make_shared<RolloutDevice>();
   device->card = daemon::OpenCard(index);  // before anything makes a context
   SYNCOPATE_ASSIGN_OR_RETURN(device->facts, daemon::ReadDeviceFacts(index));
+  SYNCOPATE_ASSIGN_OR_RETURN(const int64_t late_bytes, config::CountLateGpuBytes(config, shape, wire));
   if (part != nullptr) wire = part->slice.manifest;
   // On GPUs FindRolloutPlace() has joined an NcclGroup.
   auto* const ranks = part != nullptr ? static_cast<NcclGroup*>(part->ranks.get()) : nullptr;
   const bool maps_base = config::MapsBaseOnGpu(config, shape);
-  const rollouter::CudaMemoryUse memory{.share = config.rollout().gpu_memory(),
-                                        .others_bytes = config::CountLateGpuBytes(config, shape, wire)};
+  const rollouter::CudaMemoryUse memory{.share = config.rollout().gpu_memory(), .others_bytes = late_bytes};
   // Made before the transports, which write to the backend's arenas.
   SYNCOPATE_ASSIGN_OR_RETURN(const rollouter::CudaEngine engine,
                              rollouter::MakeCudaBackend(part != nullptr ? part->slice.config : shape, wire, index,

@@ -161,7 +161,7 @@ absl::StatusOr<std::unique_ptr<RolloutNode>> RolloutNode::Create(const Options& 
                                                             .play = options.play,
                                                             .heartbeat = options.heartbeat,
                                                             .report_tokens = options.report_tokens,
-                                                            .card = options.card,
+                                                            .cards = options.cards,
                                                             .security = options.security},
                                                            engine.get(), scorer.get()));
   return std::unique_ptr<RolloutNode>(

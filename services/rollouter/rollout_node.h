@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -57,9 +58,9 @@ class RolloutNode {
     int64_t report_tokens = 0;                                // see WorkClient::Options
     std::string build = {};                                   // version of the binary
     absl::Duration lost_after = absl::InfiniteDuration();     // a node without a synchronizer for so long ends
-    int64_t allowed_lag = 1;          // ready while it serves a version at most this many steps behind the newest
-    std::string card = {};            // see WorkClient::Options
-    EventRecorder* events = nullptr;  // borrowed; null: not recorded
+    int64_t allowed_lag = 1;           // ready while it serves a version at most this many steps behind the newest
+    std::set<std::string> cards = {};  // see WorkClient::Options
+    EventRecorder* events = nullptr;   // borrowed; null: not recorded
     std::shared_ptr<const auth::TransportSecurity> security = nullptr;  // of its outgoing connections; null: plaintext
     rollouter::Scorer::Options scoring = {};                            // its remote scorers must outlive the node
     // The device, made for the engine's model; null: the CPU.

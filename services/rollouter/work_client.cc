@@ -234,7 +234,7 @@ void WorkClient::Connect() {
     *hello.mutable_hello()->mutable_member() = wire::ToProto(options_.member);
     hello.mutable_hello()->set_run_id(trainer.run_id);
     hello.mutable_hello()->set_secret(options_.secret.Reveal());
-    hello.mutable_hello()->set_card(options_.card);
+    hello.mutable_hello()->mutable_cards()->Assign(options_.cards.begin(), options_.cards.end());
     // Not by what the engine says: it may be about to take the device back, as it was told by the stream before.
     hello.mutable_hello()->set_yielded(turn_.yield && turn_.done);
     SendLocked(std::move(hello));
@@ -277,7 +277,7 @@ void WorkClient::Beat(int64_t stream) {
   SendCreditsLocked(std::move(beat));
   ScheduleBeatLocked(stream);
   // The device had no room, or a weight sync did not end in time: another try.
-  if (!options_.card.empty() && !turn_.done) ObeyTurnLaterLocked();
+  if (!options_.cards.empty() && !turn_.done) ObeyTurnLaterLocked();
 }
 
 void WorkClient::AddPartsLocked(int64_t least, v1::ExchangeRequest* request) {

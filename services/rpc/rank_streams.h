@@ -342,7 +342,9 @@ class RankStreams : public Service::CallbackService {
         streams_[hello.rank()] = stream;
         gpus_[hello.rank()] = hello.gpu();
         addresses_[hello.rank()] = *address;
-        if constexpr (requires { hello.card(); }) cards_.insert(hello.card());
+        if constexpr (requires { hello.card(); }) {
+          if (!hello.card().empty()) cards_.insert(hello.card());
+        }
       } else {
         last_refusal_ = std::string(refusal.message());
       }

@@ -1,5 +1,6 @@
 #include "services/trainer/run_control.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/clock.h"
@@ -227,19 +228,19 @@ absl::StatusOr<std::shared_ptr<const ModelOffer>> RunControl::GetModel() const {
   return offer_;
 }
 
-std::function<void()> RunControl::CallInRolloutersTurn(const MemberId& who, const std::string& card,
+std::function<void()> RunControl::CallInRolloutersTurn(const MemberId& who, const std::set<std::string>& cards,
                                                        std::function<void()> answer) {
   trainer::TurnDesk* turns = nullptr;
-  trainer::TurnDesk::Newcomer newcomer;
   {
     MutexLock lock(&mutex_);
-    turns = turns_;
-    if (cards_.count(card) > 0) newcomer = {who.replica_id, who.incarnation};
+    if (SharesLocked(cards)) turns = turns_;
   }
+  // A rank of a replica other than rank 0 names no cards: it takes no memory before rank 0 has had its answer.
   if (turns == nullptr) {
     answer();
     return [] {};
   }
+  const trainer::TurnDesk::Newcomer newcomer{who.replica_id, who.incarnation};
   const int64_t waiting = turns->CallInRolloutersTurn(newcomer, std::move(answer));
   return [turns, waiting, newcomer] {
     turns->Forget(waiting);
@@ -247,9 +248,15 @@ std::function<void()> RunControl::CallInRolloutersTurn(const MemberId& who, cons
   };
 }
 
-bool RunControl::TakesTurnsOn(const std::string& card) const {
+bool RunControl::TakesTurnsOn(const std::set<std::string>& cards) const {
   MutexLock lock(&mutex_);
-  return turns_ != nullptr && cards_.count(card) > 0;
+  return SharesLocked(cards);
+}
+
+bool RunControl::SharesLocked(const std::set<std::string>& cards) const {
+  return turns_ != nullptr && std::any_of(cards.begin(), cards.end(),
+                                          [this](const std::string& card)
+                                              ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return cards_.count(card) > 0; });
 }
 
 }  // namespace syncopate::trainerd

@@ -62,15 +62,17 @@ class RunControl {
   void TrainerMode(trainer::StepLoop::ModeDone done) { AskLoop(&trainer::StepLoop::EnterTrainerMode, std::move(done)); }
   // UNAVAILABLE (reason STARTING) before SetModel().
   absl::StatusOr<std::shared_ptr<const ModelOffer>> GetModel() const;
-  // Calls `answer` once: now, or if the trainer has its turn on a shared device, when that is over. The engine that the
-  // rollouter `who` makes of the answer takes memory of `card`. Call the result when the rollouter no longer waits for
+  // Calls `answer` once: now, or if the trainer has its turn on one of `cards`, when that is over. The engine that the
+  // rollouter `who` makes of the answer takes memory of `cards`. Call the result when the rollouter no longer waits for
   // the answer, or, on a shared card, when it cannot be reached any more.
-  std::function<void()> CallInRolloutersTurn(const MemberId& who, const std::string& card,
+  std::function<void()> CallInRolloutersTurn(const MemberId& who, const std::set<std::string>& cards,
                                              std::function<void()> answer);
-  // Whether the trainer takes turns on `card`, so that a rollouter there keeps its call open until it has connected.
-  bool TakesTurnsOn(const std::string& card) const;
+  // Whether the trainer takes turns on one of `cards`, so that a rollouter there keeps its call open until it has
+  // connected.
+  bool TakesTurnsOn(const std::set<std::string>& cards) const;
 
  private:
+  bool SharesLocked(const std::set<std::string>& cards) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CallLoop(void (trainer::StepLoop::*work)());
   template <typename Done>
   void AskLoop(void (trainer::StepLoop::*work)(Done), Done done) {

@@ -166,7 +166,8 @@ void SetStager(std::unique_ptr<trainer::WeightStager> stager, TrainDevice* devic
 }
 
 bool LendsBase(const v1::RunConfig& config, const TrainDevice& device) {
-  return config.run().share_gpu() && config.trainer().world() <= 1 && device.model.shape.lora.enabled();
+  const bool has_ranks = config.trainer().world() > 1 || config.rollout().tensor_parallel() > 1;
+  return config.run().share_gpu() && !has_ranks && device.model.shape.lora.enabled();
 }
 
 void OpenBaseLender(uint64_t fingerprint, TrainDevice* device) {

@@ -119,7 +119,8 @@ grpc::ServerWriteReactor<v1::GetModelResponse>* TrainerServiceImpl::GetModel(grp
   auto reader = std::make_shared<ModelOffer::Reader>(*std::move(offer), known);
   // A rollouter on a shared device ends its call when it has connected: a call that breaks before says that the process
   // has ended while it made its engine.
-  const bool stays_open = request->has_member() && control_->TakesTurnsOn(request->card());
+  const std::set<std::string> cards(request->cards().begin(), request->cards().end());
+  const bool stays_open = request->has_member() && control_->TakesTurnsOn(cards);
   // One message at a time: a client that does not read occupies the memory of one.
   const auto write_next = [reader, stays_open](Stream* to) {
     v1::GetModelResponse message;
@@ -144,7 +145,7 @@ grpc::ServerWriteReactor<v1::GetModelResponse>* TrainerServiceImpl::GetModel(grp
     }
     who = *member;
   }
-  auto forget = control_->CallInRolloutersTurn(who, request->card(), [write_next, stream, patience] {
+  auto forget = control_->CallInRolloutersTurn(who, cards, [write_next, stream, patience] {
     patience->Cancel();
     write_next(stream.get());
   });

@@ -1,5 +1,6 @@
 #include "services/trainer/trajectory_service.h"
 
+#include <algorithm>
 #include <memory>
 #include <set>
 #include <string>
@@ -127,7 +128,9 @@ class ExchangeSession final : public trainer::RolloutSink, public std::enable_sh
     SYNCOPATE_ASSIGN_OR_RETURN(session_, data_->Connect(member_, message.hello().run_id(), shared_from_this()));
     SYNCOPATE_LOG(kInfo, "%s (%s) takes prompts", member_.replica_id, stream_->peer());
     v1::ExchangeResponse response;
-    shares_card_ = turns_ != nullptr && cards_.count(message.hello().card()) > 0;
+    const auto& theirs = message.hello().cards();
+    shares_card_ = turns_ != nullptr && std::any_of(theirs.begin(), theirs.end(),
+                                                    [this](const std::string& card) { return cards_.count(card) > 0; });
     response.mutable_welcome()->set_epoch(data_->version().epoch);
     response.mutable_welcome()->set_takes_turns(shares_card_);
     stream_->Write(std::move(response));

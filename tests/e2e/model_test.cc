@@ -164,6 +164,16 @@ TEST(ModelDirectoryTest, ExpertsAndWindowsTrainSyncGenerateAndGoOutAgain) {
   ExportAndGenerate(slides.Path("checkpoints/e1-s3"), slides.temp_dir() + "/exported", "mistral-slides");
 }
 
+// The ranks of its rollouter have no file: each asks the trainer for the model, and rank 0 once more for the devices of all.
+TEST(ModelDirectoryTest, AReplicaThatTakesTurnsLearnsTheModelBeforeItNamesItsDevices) {
+  RunHarness run(SmallRun(GoldenModelPath("qwen3-moe"), 3));
+  ExpectEnd(
+      run.Run({"train.learning_rate=1e-12", "run.share_gpu=true", "trainer.world=2", "rollout.tensor_parallel=2"}), 0);
+  EXPECT_EQ(run.LastStep(), 3);
+  for (const Json& step : run.Records("step")) EXPECT_GT(step["turn_moved_bytes"], 0) << step;
+  ExportAndGenerate(run.Path("checkpoints/e1-s3"), run.temp_dir() + "/exported", "qwen3-moe");
+}
+
 TEST(ModelDirectoryTest, ARunIsResumedWhenTheDirectoryIsGone) {
   RunHarness run(SmallRun("given-below", 2));
   const std::string model = run.temp_dir() + "/model";

@@ -105,6 +105,70 @@ TEST(TurnsTest, SeveralTrainerRanksTakeTurnsTogetherAndHaveTheBitsOfARunApart) {
   EXPECT_EQ(in_turns, get_digests("false"));
 }
 
+// A replica leaves its devices as one, keeps its answers, receives the shards of both trainer ranks at both of its own, and
+// goes on.
+TEST(TurnsTest, AReplicaOfSeveralRanksTakesTurnsAndHasTheBitsOfTheTwin) {
+  constexpr int64_t kFewSteps = 12;
+  for (const int world : {1, 2}) {
+    RunHarness run({"run.share_gpu=true", absl::StrCat("trainer.world=", world), "rollout.tensor_parallel=2",
+                    "run.rollouters=2", "staleness.max_staleness=0", "run.seed=3", "checkpoint.every_steps=4",
+                    absl::StrCat("run.steps=", kFewSteps)});
+    auto process = run.Run();
+    ASSERT_THAT(process, IsOk());
+    auto twin = TwinDigests(run.config(), run.overrides(), kFewSteps);
+    ASSERT_THAT(twin, IsOk());
+    auto exit = (*process)->WaitExit(3 * kPatience);
+    ASSERT_THAT(exit, IsOk());
+    EXPECT_EQ(exit->code, 0) << (*process)->Log();
+    EXPECT_EQ(run.Digests(), *twin) << world;
+    const std::vector<Json> steps = run.Records("step");
+    EXPECT_EQ(steps.size(), static_cast<size_t>(kFewSteps));
+    for (const Json& step : steps) EXPECT_GT(step["turn_moved_bytes"], 0) << step;
+    EXPECT_EQ(run.Summary()["syncs"]["failed"], 0) << run.Summary()["syncs"];
+    EXPECT_THAT(run.Log("trainer-0"), ::testing::Not(HasSubstr("it is evicted")));
+  }
+}
+
+// Each rank drops its slice of the base, and is sent it after each turn.
+TEST(TurnsTest, AdaptersOnAReplicaOfSeveralRanksHaveTheBitsOfARunApart) {
+  constexpr int64_t kFewSteps = 8;
+  const auto get_digests = [](const std::string& shares) {
+    RunHarness run({absl::StrCat("run.share_gpu=", shares), "lora.rank=4", "trainer.world=2",
+                    "rollout.tensor_parallel=2", "run.rollouters=1", "staleness.max_staleness=0", "run.seed=3",
+                    absl::StrCat("run.steps=", kFewSteps)});
+    auto process = run.Run();
+    EXPECT_THAT(process, IsOk());
+    auto exit = (*process)->WaitExit(3 * kPatience);
+    EXPECT_THAT(exit, IsOk());
+    EXPECT_EQ(exit->code, 0) << (*process)->Log();
+    return run.Digests();
+  };
+  const auto in_turns = get_digests("true");
+  EXPECT_EQ(in_turns.size(), static_cast<size_t>(kFewSteps));
+  EXPECT_EQ(in_turns, get_digests("false"));
+}
+
+// Answers are under way at every turn, of which each rank swaps its own heads' part.
+TEST(TurnsTest, AReplicaOfSeveralRanksLearnsInTurnsAsARunApart) {
+  constexpr int64_t kSteps = 80;
+  RunHarness run({"run.share_gpu=true", "trainer.world=2", "rollout.tensor_parallel=2", "run.rollouters=1",
+                  "rollout.host_kv_memory=0.0001", "run.seed=1", absl::StrCat("run.steps=", kSteps)});
+  auto process = run.Run();
+  ASSERT_THAT(process, IsOk());
+  EXPECT_TRUE(Eventually(2 * kPatience, [&] {
+    return ReadYielded(run, "swap") > 0 && ReadYielded(run, "recompute") > 0;
+  })) << run.Log("rollouter-0");
+  auto exit = (*process)->WaitExit(3 * kPatience);
+  ASSERT_THAT(exit, IsOk());
+  EXPECT_EQ(*exit, ExitStatus{}) << (*process)->Log();
+  const Json summary = run.Summary();
+  EXPECT_GE(summary["eval"]["best"], 0.95) << summary["eval"];
+  EXPECT_EQ(summary["staleness"]["violations"], 0);
+  EXPECT_EQ(summary["syncs"]["failed"], 0) << summary["syncs"];
+  for (const auto& [reason, count] : summary["groups"]["dropped"].items()) EXPECT_EQ(count, 0) << reason;
+  EXPECT_THAT(run.Log("trainer-0"), ::testing::Not(HasSubstr("it is evicted")));
+}
+
 // The small demo, with answers under way at every turn: some are swapped, the others are computed again.
 TEST(TurnsTest, ARunInTurnsLearnsAsARunApart) {
   constexpr int64_t kSteps = 80;

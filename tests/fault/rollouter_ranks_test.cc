@@ -107,6 +107,84 @@ TEST_P(LostReplicaRankTest, EndsTheWholeReplicaSoonAndItStartsAgain) {
   EXPECT_THAT(ProcessesNaming(run.run_dir()), IsEmpty());
 }
 
+// A replica that takes turns with the trainer (run.share_gpu). A rank that is stopped cannot leave its device.
+class LostRankInTurnsTest : public ::testing::TestWithParam<std::pair<int, int>> {};
+INSTANTIATE_TEST_SUITE_P(EitherRank, LostRankInTurnsTest,
+                         ::testing::Values(std::pair(0, SIGKILL), std::pair(1, SIGKILL), std::pair(1, SIGSTOP)),
+                         [](const auto& info) {
+                           return absl::StrCat("Rank", info.param.first,
+                                               info.param.second == SIGKILL ? "Killed" : "Stopped");
+                         });
+
+TEST_P(LostRankInTurnsTest, EndsTheReplicaAsOneAndTheTrainerTakesItsTurnsWithTheNext) {
+  constexpr int64_t kSteps = 30;
+  const auto& [rank, signal] = GetParam();
+  RunHarness run(TwoRanks({absl::StrCat("run.steps=", kSteps), "run.rollouters=1", "eval.every_steps=0",
+                           "run.share_gpu=true", "trainer.world=2"}));
+  auto process = run.Run();
+  ASSERT_THAT(process, IsOk());
+  ASSERT_THAT(run.AwaitStep(5), IsOk());
+  const pid_t victim = PidOfRank(run, rank), other = PidOfRank(run, 1 - rank);
+  ASSERT_GT(victim, 0);
+  ASSERT_GT(other, 0);
+  ASSERT_EQ(kill(victim, signal), 0);
+  EXPECT_TRUE(Eventually(kReplicaEndsWithin, [&] { return kill(other, 0) != 0 || PidOfRank(run, 1 - rank) != other; }));
+  auto exit = (*process)->WaitExit(3 * kPatience);
+  ASSERT_THAT(exit, IsOk());
+  EXPECT_EQ(exit->code, 0) << (*process)->Log();
+  const Json summary = run.Summary();
+  EXPECT_EQ(summary["steps"], kSteps);
+  EXPECT_EQ(summary["staleness"]["violations"], 0);
+  EXPECT_EQ(summary["groups"]["duplicate"], 0);
+  EXPECT_THAT(ProcessesNaming(run.run_dir()), IsEmpty());
+}
+
+// The next replica's ranks come, and none of them takes memory before the turn is over: their rank 0 waits for the answer to
+// its call for the model, and the other one for rank 0. A stopped trainer has a long turn.
+TEST(RollouterRanksTest, AReplicaThatLosesARankInTheTrainersTurnComesBackAfterIt) {
+  constexpr int64_t kSteps = 12;
+  // Steps that take longer than a look at a daemon.
+  RunHarness run(TwoRanks({absl::StrCat("run.steps=", kSteps), "run.rollouters=1", "eval.every_steps=0",
+                           "run.share_gpu=true", "data.batch_groups=96"}));
+  auto process = run.Run();
+  ASSERT_THAT(process, IsOk());
+  ASSERT_THAT(run.AwaitStep(3), IsOk());
+  auto trainer = run.Endpoint("trainer"), rollouter = run.Endpoint("rollouter");
+  ASSERT_TRUE(trainer.ok() && rollouter.ok());
+  const pid_t victim = PidOfRank(run, 1), other = PidOfRank(run, 0);
+  const auto has_left = [&rollouter] {
+    auto metrics = HttpGet(rollouter->metrics, "/metrics");
+    return metrics.ok() && metrics->find("syncopate_rollouter_memory_bytes{kind=\"weights\"} 0\n") != std::string::npos;
+  };
+  const auto stops_in_its_turn = [&] {
+    if (!has_left() || kill(trainer->pid, SIGSTOP) != 0) return false;
+    if (has_left()) return true;
+    kill(trainer->pid, SIGCONT);  // the turn was over when it was stopped
+    return false;
+  };
+  ASSERT_TRUE(Eventually(kPatience, stops_in_its_turn, absl::Milliseconds(1)));
+  ASSERT_EQ(kill(victim, SIGKILL), 0);
+  EXPECT_TRUE(Eventually(kReplicaEndsWithin, [&] { return kill(other, 0) != 0 || PidOfRank(run, 0) != other; }));
+  const auto starts = [&run](const std::string& line) {
+    const std::string log = run.Log("rollouter-0");
+    int64_t count = 0;
+    for (size_t at = log.find(line); at != std::string::npos; at = log.find(line, at + 1)) ++count;
+    return count;
+  };
+  // Rank 0 joins once for the model, when all ranks have come, and once more when it has its engine.
+  EXPECT_TRUE(Eventually(kPatience, [&] { return starts("joined the synchronizer") == 3; }));
+  EXPECT_EQ(starts("all 2 ranks of this replica are there"), 1);
+  ASSERT_EQ(kill(trainer->pid, SIGCONT), 0);
+  auto exit = (*process)->WaitExit(3 * kPatience);
+  ASSERT_THAT(exit, IsOk());
+  EXPECT_EQ(exit->code, 0) << (*process)->Log();
+  EXPECT_EQ(starts("all 2 ranks of this replica are there"), 2);
+  const Json summary = run.Summary();
+  EXPECT_EQ(summary["steps"], kSteps);
+  EXPECT_EQ(summary["staleness"]["violations"], 0);
+  EXPECT_EQ(summary["groups"]["duplicate"], 0);
+}
+
 // A replica of two ranks whose weights take several messages to each rank and pass through a relay.
 class InPlaceReplicaTest : public ::testing::Test {
  protected:

@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
 #include "model/torch_error.h"
+#include "ranks/collective.h"
 #include "ranks/communicator.h"
 #include "rollouter/engine/engine_backend.h"
 #include "rollouter/engine/engine_commands.h"
@@ -39,6 +40,14 @@ class FollowerThreads final : public rollouter::EngineFollowers {
       queue.push_back(command);
       ++sent_;
     }
+    return absl::OkStatus();
+  }
+  absl::Status AwaitObeyed(absl::Duration deadline) override {
+    MutexLock lock(&mutex_);
+    auto is_done = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return done_ == sent_ || !failed_.ok(); };
+    if (!mutex_.AwaitWithTimeout(Condition(&is_done), deadline)) return RankLost("a rank does not obey");
+    SYNCOPATE_RETURN_IF_ERROR(failed_);
+    for (const absl::Status& room : rooms_) SYNCOPATE_RETURN_IF_ERROR(room);
     return absl::OkStatus();
   }
   // Waits until all commands that were sent are done.
@@ -84,6 +93,7 @@ class FollowerThreads final : public rollouter::EngineFollowers {
       SYNCOPATE_RETURN_IF_ERROR(engine.Obey(command));
       MutexLock lock(&mutex_);
       ++done_;
+      rooms_[static_cast<size_t>(rank) - 1] = engine.room();
       if (command.kind != rollouter::EngineCommand::Kind::kExchange) continue;
       installs_[static_cast<size_t>(rank) - 1].push_back({engine.plans(), engine.serving()});
     }
@@ -106,6 +116,7 @@ class FollowerThreads final : public rollouter::EngineFollowers {
   int64_t sent_ ABSL_GUARDED_BY(mutex_) = 0, done_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status failed_ ABSL_GUARDED_BY(mutex_);
+  std::vector<absl::Status> rooms_ ABSL_GUARDED_BY(mutex_) = std::vector<absl::Status>(queues_.size());
   std::vector<Installs> installs_ = std::vector<Installs>(queues_.size());
   const MakeBackend make_backend_;
   const std::function<void(const absl::Status&)> on_error_;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "services/config/ranks.h"
 #include "services/config/run_model.h"
+#include "synchronizer/plan/layout_text.h"
 #include "tools/doctor/rank_memory.h"
 
 namespace syncopate::doctor {
@@ -53,7 +54,13 @@ absl::StatusOr<CardMemory> GetCardMemory(const v1::RunConfig& config) {
   memory.send = ranks.front().send;
   memory.lent = ranks.front().lent;
   memory.moved = ranks.front().moved;
-  memory.weights = wire.arena_bytes() / config.rollout().tensor_parallel();
+  const std::string layout = config::MakeRolloutLayout(config, model.shape);
+  SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::Layout receivers,
+                             synchronizer::BuildLayout(wire, layout.empty() ? "whole:1" : layout));
+  // Norms, and whatever else all ranks have, are in each of them.
+  for (int32_t rank = 0; rank < receivers.ranks(); ++rank) {
+    memory.weights = std::max(memory.weights, receivers.arena_bytes(rank));
+  }
   memory.sequence = model.shape.max_position_embeddings * model.shape.num_hidden_layers * 2 *
                     model.shape.key_value_size() * DTypeBytes(config::ToWireDType(config)) /
                     config.rollout().tensor_parallel();
@@ -62,7 +69,7 @@ absl::StatusOr<CardMemory> GetCardMemory(const v1::RunConfig& config) {
     memory.host_state += rank.moved;
     memory.host_send += rank.send - rank.lent;  // what is lent stays on the card
   }
-  memory.host_kv = config::GetHostKvBytes(config.rollout());
+  memory.host_kv = config.rollout().tensor_parallel() * config::GetHostKvBytes(config.rollout());
   return memory;
 }
 

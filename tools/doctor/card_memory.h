@@ -10,19 +10,19 @@
 
 namespace syncopate::doctor {
 
-// What one trainer rank and one rollouter of one rank need of a GPU, in bytes, whether they have a card each, split one
-// or take turns on one (run.share_gpu). Activations of a step, and buffers of the engine, come besides.
+// What one trainer rank and one rank of a rollouter need of a GPU, in bytes, whether they have a card each, split one or
+// take turns on one (run.share_gpu). Activations of a step, and buffers of the engine, come besides.
 struct CardMemory {
   int64_t state = 0;       // the trainer's weights in float32 and the type that computes, gradients and moments
   int64_t send = 0;        // its send slots
   int64_t lent = 0;        // of them: base weights that a rollouter maps in turns, in place of its own
-  int64_t weights = 0;     // one weight set of the rollouter, as it travels
-  int64_t sequence = 0;    // keys and values of one sequence of the run's context
+  int64_t weights = 0;     // one weight set of the rollouter's largest rank, as it travels
+  int64_t sequence = 0;    // keys and values of one sequence of the run's context, of one rank's heads
   int64_t sequences = 0;   // those of rollout.max_sequences
   int64_t moved = 0;       // of the state, in each direction of a turn: what is not computed again
   int64_t host_state = 0;  // host memory for the state of all ranks between turns
   int64_t host_send = 0;   // host memory for their send slots between turns
-  int64_t host_kv = 0;     // rollout.host_kv_memory
+  int64_t host_kv = 0;     // rollout.host_kv_memory of all ranks of the rollouter
 
   // On the trainer's and on the rollouter's card. Two weight sets unless sync.install is in_place.
   int64_t apart_trainer() const { return state + send; }

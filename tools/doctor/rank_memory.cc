@@ -34,7 +34,8 @@ int64_t CountSlots(const v1::RunConfig& config) {
 // memory.
 bool LendsBase(const v1::RunConfig& config, const config::RunModel& model) {
   const bool is_staged_here = !IsOnGpu(config) || config.sync().transport() != "grpc";
-  return config.run().share_gpu() && config.trainer().world() <= 1 && model.shape.lora.enabled() && is_staged_here;
+  const bool has_ranks = config.trainer().world() > 1 || config.rollout().tensor_parallel() > 1;
+  return config.run().share_gpu() && !has_ranks && model.shape.lora.enabled() && is_staged_here;
 }
 
 std::string MiB(int64_t bytes) { return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20)); }

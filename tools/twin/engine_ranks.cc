@@ -74,10 +74,10 @@ synchronizer::WeightTarget* EngineRanks::target(int32_t rank) {
   return rank == 0 ? engine_.get() : followers_[static_cast<size_t>(rank) - 1].target.get();
 }
 
-absl::Status EngineRanks::AwaitFollowers() {
+absl::Status EngineRanks::AwaitObeyed(absl::Duration deadline) {
   MutexLock lock(&mutex_);
   auto is_done = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return done_ == sent_ || !failed_.ok(); };
-  if (!mutex_.AwaitWithTimeout(Condition(&is_done), kStepDeadline)) {
+  if (!mutex_.AwaitWithTimeout(Condition(&is_done), deadline)) {
     return absl::DeadlineExceededError("a rank of the engine does not carry out its commands");
   }
   return failed_;

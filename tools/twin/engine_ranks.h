@@ -32,10 +32,9 @@ class EngineRanks final : public rollouter::EngineFollowers {
   // What receives a version on a rank. Rank 0's Install makes all ranks serve what they have received, so it comes
   // last.
   synchronizer::WeightTarget* target(int32_t rank);
-  // Waits until every rank has carried out what rank 0 has sent so far: only then may its shadow be written.
-  absl::Status AwaitFollowers();
-
   absl::Status Send(const rollouter::EngineCommand& command) override;
+  // The shadow of a rank may be written only after this.
+  absl::Status AwaitObeyed(absl::Duration deadline) override;
 
  private:
   class ShadowTarget;

@@ -173,7 +173,7 @@ absl::Status SynchronousLoop::Install(int64_t step, const trainer::WeightStager:
   for (int32_t rank = 0; rank < receivers; ++rank)
     transfer.receivers.push_back({.id = EngineRank(rank, receivers), .rendezvous = {}});
   // The commands of a synchronizer with one replica. Rank 0 installs last: that makes the others exchange.
-  SYNCOPATE_RETURN_IF_ERROR(parts_.engine->AwaitFollowers());
+  SYNCOPATE_RETURN_IF_ERROR(parts_.engine->AwaitObeyed(kDeadline));
   for (auto receiver = receivers_.rbegin(); receiver != receivers_.rend(); ++receiver) {
     SYNCOPATE_ASSIGN_OR_RETURN(const auto prepared, (*receiver)->Prepare(prepare));
     if (!prepared.already_serves) SYNCOPATE_RETURN_IF_ERROR((*receiver)->Transfer(transfer).status());

@@ -3,9 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <future>
 #include <memory>
+#include <string>
 
+#include "absl/strings/str_cat.h"
 #include "services/rollouter/rank_codec.h"
 #include "services/rpc/channel.h"
 #include "services/rpc/rank_attendance.h"
@@ -49,7 +52,12 @@ class ReplicaLeaderTest : public ::testing::Test {
     return {.rank0_key = "rollouter.rank0",
             .rank0 = server_->address(),
             .role = "rollouter",
-            .facts = {.rank = rank, .world = 2, .config_digest = "config", .manifest_fingerprint = 7, .build = "0.1"},
+            .facts = {.rank = rank,
+                      .world = 2,
+                      .config_digest = "config",
+                      .manifest_fingerprint = 7,
+                      .build = "0.1",
+                      .card = absl::StrCat("card-", rank)},
             .secret = std::move(secret),
             .on_lost = [](const absl::Status&) {}};
   }
@@ -67,6 +75,19 @@ class ReplicaLeaderTest : public ::testing::Test {
     *message.mutable_weights_withdrawn()->mutable_version() = wire::ToProto(kVersion);
     rank_->Write(message);
   }
+  // The number of the next question whether commands were obeyed.
+  int64_t NextConfirm() {
+    auto said = rank_->AwaitMessage();
+    EXPECT_TRUE(said.ok() && said->has_confirm());
+    confirm_ = said.ok() ? said->confirm().number() : 0;
+    return confirm_;
+  }
+  void Confirm(int64_t number, const std::string& no_room = "") {
+    v1::ReplicaServiceAttendRequest message;
+    message.mutable_confirmed()->set_number(number);
+    message.mutable_confirmed()->set_no_room(no_room);
+    rank_->Write(message);
+  }
   v1::ReplicaServiceAttendResponse::WeightsSettled NextSettled() {
     auto said = rank_->AwaitMessage();
     EXPECT_TRUE(said.ok() && said->has_weights_settled());
@@ -76,6 +97,7 @@ class ReplicaLeaderTest : public ::testing::Test {
   ReplicaLeader leader_;
   std::unique_ptr<rpc::Server> server_;
   std::unique_ptr<Attendance> rank_ = std::make_unique<Attendance>();
+  int64_t confirm_ = 0;
 };
 
 TEST_F(ReplicaLeaderTest, ARankWithAnotherSecretOrANumberThatCannotBeLosesNothing) {
@@ -132,6 +154,46 @@ TEST_F(ReplicaLeaderTest, PlansArriveAsTheyWereSentAndInOrder) {
   EXPECT_EQ(second.kind, EngineCommand::Kind::kExchange);
   EXPECT_EQ(second.version, kVersion);
   EXPECT_EQ(second.digest, 17u);
+}
+
+TEST_F(ReplicaLeaderTest, CommandsAreObeyedWhenTheOtherRankSaysSoBehindThem) {
+  auto obeyed = std::async(std::launch::async, [&] {
+    EXPECT_THAT(leader_.Send({.kind = EngineCommand::Kind::kReleaseBlocks}), IsOk());
+    return leader_.AwaitObeyed(kPatience);
+  });
+  EXPECT_TRUE(rank_->AwaitMessage()->has_release_blocks());
+  Confirm(NextConfirm() - 1);  // an answer to an earlier question
+  EXPECT_NE(obeyed.wait_for(std::chrono::milliseconds(20)), std::future_status::ready);
+  Confirm(confirm_);
+  EXPECT_THAT(obeyed.get(), IsOk());
+  EXPECT_THAT(leader_.lost(), IsOk());
+}
+
+TEST_F(ReplicaLeaderTest, ARankThatHasNoRoomSaysSoAndTheReplicaGoesOn) {
+  auto obeyed = std::async(std::launch::async, [&] { return leader_.AwaitObeyed(kPatience); });
+  NextConfirm();
+  Confirm(confirm_, "7 MiB are free");
+  const absl::Status why = obeyed.get();
+  EXPECT_THAT(why, HasReason("NO_ROOM"));
+  EXPECT_THAT(why.message(), ::testing::HasSubstr("rank 1 of this replica has no room on its device: 7 MiB are free"));
+  EXPECT_THAT(leader_.lost(), IsOk());
+}
+
+TEST_F(ReplicaLeaderTest, ARankThatDoesNotObeyInTimeOrLeavesEndsTheReplica) {
+  EXPECT_THAT(leader_.AwaitObeyed(absl::Milliseconds(1)), HasReason("RANK_LOST"));
+  EXPECT_THAT(leader_.lost(), HasReason("RANK_LOST"));
+  EXPECT_THAT(leader_.AwaitObeyed(kPatience), HasReason("RANK_LOST"));
+}
+
+TEST_F(ReplicaLeaderTest, ARankThatLeavesWhileItIsWaitedForEndsTheWait) {
+  auto obeyed = std::async(std::launch::async, [&] { return leader_.AwaitObeyed(kPatience); });
+  NextConfirm();
+  rank_->Stop();
+  EXPECT_THAT(obeyed.get(), HasReason("RANK_LOST"));
+}
+
+TEST_F(ReplicaLeaderTest, TheCardsOfTheOtherRanksAreKnown) {
+  EXPECT_THAT(leader_.cards(), ::testing::ElementsAre("card-1"));
 }
 
 TEST_F(ReplicaLeaderTest, AVersionIsClaimedWhenTheOtherRankHasIt) {

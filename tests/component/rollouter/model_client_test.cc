@@ -78,10 +78,10 @@ class ScriptedTrainer final : public v1::TrainerService::Service {
   absl::StatusOr<LearnedModel> AskedBy(const std::shared_ptr<const auth::TransportSecurity>& security = nullptr) const {
     return rollouterd::GetModel(server_->address(), security, absl::Now() + absl::Seconds(60));
   }
-  // A request with a card is that of a rollouter that shares a device.
+  // A request with cards is that of a rollouter that shares a device.
   absl::StatusOr<LearnedModel> AskedFor(absl::Duration deadline) const {
     v1::GetModelRequest request;
-    request.set_card("GPU-1");
+    request.add_cards("GPU-1");
     return rollouterd::GetModel(server_->address(), nullptr, Clock::Real()->Now() + deadline, request);
   }
 

@@ -27,7 +27,8 @@ namespace {
 class WorkClientTest : public ::testing::Test {
  protected:
   explicit WorkClientTest(const rollouter::Scorer::Options& scoring = {},
-                          const std::optional<rollouter::PlayRules>& play = std::nullopt, const std::string& card = "")
+                          const std::optional<rollouter::PlayRules>& play = std::nullopt,
+                          const std::set<std::string>& cards = {})
       : scorer_(rollouter::Scorer::Create(scoring).value()) {
     WorkClient::Options options;
     options.secret = testing::GetSecret("life-1");
@@ -37,7 +38,7 @@ class WorkClientTest : public ::testing::Test {
     options.max_backoff = absl::Milliseconds(50);
     options.heartbeat = absl::Milliseconds(100);
     options.play = play;
-    options.card = card;
+    options.cards = cards;
     options.yields_after = absl::Milliseconds(100);
     options.yields_within = absl::Seconds(1);
     client_ = WorkClient::Create(options, engine_.get(), scorer_.get()).value();
@@ -93,7 +94,7 @@ TEST_F(WorkClientTest, SaysWhoItIsFirstAndWhatItServesAlways) {
 class SharedDeviceTest : public WorkClientTest {
  protected:
   using Turn = ExchangeRequest::CardTurn;
-  SharedDeviceTest() : WorkClientTest({}, std::nullopt, "card-1") {}
+  SharedDeviceTest() : WorkClientTest({}, std::nullopt, {"card-1", "card-2"}) {}
 
   static void Tell(FakeTrainer& trainer, int64_t number, bool yield) {
     ExchangeResponse response;
@@ -129,7 +130,7 @@ class SharedDeviceTest : public WorkClientTest {
 TEST_F(SharedDeviceTest, GivesTheDeviceUpWhenItIsToldToAndIsBackWithTheNextWeightsAndTheSameAnswers) {
   FakeTrainer trainer;
   Join(trainer);
-  EXPECT_EQ(trainer.heard().All()[0].hello().card(), "card-1");
+  EXPECT_THAT(trainer.heard().All()[0].hello().cards(), ::testing::ElementsAre("card-1", "card-2"));
   EXPECT_FALSE(trainer.heard().All()[0].hello().yielded());
   trainer.Offer(MakeLease(1, /*max_new_tokens=*/1000));
   ASSERT_TRUE(testing::Eventually(kTestDeadline, [&] { return engine_->GetStatus().generated_tokens > 0; }));

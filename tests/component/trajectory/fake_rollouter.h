@@ -43,10 +43,10 @@ class FakeRollouter {
     *request.mutable_hello()->mutable_member() = wire::ToProto(member);
     request.mutable_hello()->set_run_id(run_id);
     request.mutable_hello()->set_secret(secret.Reveal());
-    request.mutable_hello()->set_card(card);
+    request.mutable_hello()->mutable_cards()->Assign(cards.begin(), cards.end());
     stream_->Write(request);
   }
-  std::string card;  // on which it computes; set it before Hello()
+  std::vector<std::string> cards;  // on which its ranks compute; set it before Hello()
   void Credits(int32_t groups, const PolicyVersion& serving) {
     v1::ExchangeRequest request;
     *request.mutable_serving() = wire::ToProto(serving);

@@ -85,12 +85,13 @@ TEST_F(TrajectoryServiceTest, LeasesForCreditsAndAcknowledgesWhatIsDurable) {
   EXPECT_EQ(batch->groups[0]->samples[1].reward, 1);
 }
 
-TEST_F(TrajectoryServiceTest, TakesTurnsWithTheRolloutersOnItsOwnCardAlone) {
+// One rank of a replica on a card of the trainer is enough.
+TEST_F(TrajectoryServiceTest, TakesTurnsWithTheRolloutersOnItsOwnCardsAlone) {
   Start();
-  service_->Attach(data_.get(), &desk_, {"card-0", "card-1"});
+  service_->Attach(data_.get(), &desk_, {"card-1", "card-2"});
   FakeRollouter near(server_->address()), far(server_->address());
-  near.card = "card-1";
-  far.card = "card-2";
+  near.cards = {"card-0", "card-2"};
+  far.cards = {"card-0", "card-3"};
   near.Hello(TrainingDataWorld::Member("r0"), TrainingDataWorld::kRunId);
   far.Hello(TrainingDataWorld::Member("r1"), TrainingDataWorld::kRunId);
   auto turn = near.WaitForTurn(0);

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "services/config/run_config.h"
@@ -43,10 +45,10 @@ class ModelCallTest : public ::testing::Test {
   }
   ~ModelCallTest() override { server_->Stop(absl::ZeroDuration()); }
 
-  absl::StatusOr<rollouterd::LearnedModel> Ask(const std::string& card) {
+  absl::StatusOr<rollouterd::LearnedModel> Ask(const std::vector<std::string>& cards) {
     v1::GetModelRequest request;
     *request.mutable_member() = wire::ToProto(MemberId{"rollouter", "rollouter-0", 0, 1, "incarnation-1"});
-    request.set_card(card);
+    for (const std::string& card : cards) request.add_cards(card);
     return rollouterd::GetModel(server_->address(), nullptr, Clock::Real()->Now() + kTestDeadline, request);
   }
   // Whether a turn begins at once.
@@ -65,7 +67,7 @@ class ModelCallTest : public ::testing::Test {
 };
 
 TEST_F(ModelCallTest, ARollouterThatDiesWhileItMakesItsEngineDelaysATurnNoLongerThanABrokenStream) {
-  auto model = Ask(kCard);
+  auto model = Ask({kCard});
   ASSERT_THAT(model, IsOk());
   EXPECT_THAT(desk_.GetStatus().holders, ElementsAre("rollouter-0"));
   clock_.Advance(absl::Seconds(30));
@@ -80,20 +82,36 @@ TEST_F(ModelCallTest, ARollouterThatDiesWhileItMakesItsEngineDelaysATurnNoLonger
 }
 
 TEST_F(ModelCallTest, OneThatHasConnectedIsNotLostWithItsCall) {
-  auto model = Ask(kCard);
+  auto model = Ask({kCard});
   ASSERT_THAT(model, IsOk());
   Mailbox<bool> told;
   desk_.Connect("rollouter-0", "incarnation-1", /*stream=*/1, /*yielded=*/false,
                 [&](bool yield, int64_t) { told.Put(yield); });
   model->presence = nullptr;
-  EXPECT_THAT(Ask(kCard), IsOk()) << "once more";
+  EXPECT_THAT(Ask({kCard}), IsOk()) << "once more";
   clock_.Advance(absl::Seconds(120));
   EXPECT_FALSE(BeginsATurn()) << "it is told to leave, and has not";
   EXPECT_THAT(told.All(), ElementsAre(false, true, false));
 }
 
+// Rank 0 names the devices of all ranks, of which one may be the trainer's.
+TEST_F(ModelCallTest, AReplicaIsWaitedForIfOneOfItsRanksIsOnTheTrainersDevice) {
+  auto model = Ask({"GPU-0", kCard});
+  ASSERT_THAT(model, IsOk());
+  EXPECT_THAT(desk_.GetStatus().holders, ElementsAre("rollouter-0"));
+  EXPECT_FALSE(BeginsATurn());
+}
+
+// A rank other than rank 0 needs the model to come to rank 0, and takes no memory before rank 0 has had its answer.
+TEST_F(ModelCallTest, OneThatNamesNoDeviceOrOtherOnesIsAnsweredInTheTrainersTurn) {
+  ASSERT_THAT(desk_.Take([] { return false; }), IsOk());
+  EXPECT_THAT(Ask({}), IsOk());
+  EXPECT_THAT(Ask({"GPU-2"}), IsOk());
+  desk_.GiveBack();
+}
+
 TEST_F(ModelCallTest, OneOnAnotherDeviceIsNotWaitedFor) {
-  EXPECT_THAT(Ask("GPU-2"), IsOk());
+  EXPECT_THAT(Ask({"GPU-2"}), IsOk());
   EXPECT_TRUE(BeginsATurn());
 }
 

@@ -11,10 +11,12 @@
 #include <map>
 
 #include "base/clock.h"
+#include "rollouter/engine/engine_commands.h"
 #include "rollouter/engine/engine_loop.h"
 #include "synchronizer/transport/shared_base_memory.h"
 #include "tests/support/notification.h"
 #include "tests/support/small_model.h"
+#include "tests/support/status_matchers.h"
 
 // The engine's thread on a device other than the CPU: errors, weights in place, bfloat16.
 namespace syncopate::rollouter {
@@ -426,6 +428,38 @@ TEST(HostBackendTest, ABaseThatIsMappedIsTheBaseOfAllAdapterSetsAndTakesNoMemory
   EXPECT_EQ(arenas.bytes(), base + 3 * adapters);
   arenas.shadow()[0] = 9;
   EXPECT_EQ(arenas.live()[0], 9);
+}
+
+TEST(FollowingEngineTest, TooLittleMemoryIsNoErrorAndIsKnownUntilTheMemoryIsReleasedAgain) {
+  const model::ModelConfig config = testing::GroupedQueryModel();
+  auto backend = std::make_shared<TestBackend>(config, *model::MakeManifest(config, DType::kFloat32));
+  FollowingEngine engine(backend);
+  const auto obey = [&engine](std::vector<EngineCommand::Kind> kinds) {
+    for (const EngineCommand::Kind kind : kinds) {
+      const absl::Status obeyed = engine.Obey(
+          {.kind = kind, .runner = {.max_sequences = 2, .max_prefill_tokens = 16, .max_context = 64, .blocks = 8}});
+      if (!obeyed.ok()) return obeyed;
+    }
+    return absl::OkStatus();
+  };
+  using Kind = EngineCommand::Kind;
+  ASSERT_THAT(obey({Kind::kMakeRunner, Kind::kReleaseWeights, Kind::kReleaseBlocks}), testing::IsOk());
+  EXPECT_EQ(engine.device_bytes(), 0);
+  backend->arenas_.restore_error_ = absl::ResourceExhaustedError("3 MiB are free");
+  EXPECT_THAT(obey({Kind::kRestoreBlocks, Kind::kRestoreWeights}), testing::IsOk());
+  EXPECT_THAT(engine.room(), testing::HasReason("NO_ROOM"));
+  EXPECT_THAT(engine.room().message(), HasSubstr("3 MiB are free"));
+  EXPECT_THAT(obey({Kind::kReleaseWeights, Kind::kReleaseBlocks}), testing::IsOk());
+  EXPECT_EQ(engine.device_bytes(), 0);
+  EXPECT_THAT(engine.room(), testing::IsOk());
+  backend->arenas_.restore_error_ = absl::OkStatus();
+  EXPECT_THAT(obey({Kind::kRestoreBlocks, Kind::kRestoreWeights}), testing::IsOk());
+  EXPECT_THAT(engine.room(), testing::IsOk());
+  EXPECT_GT(backend->arenas().bytes(), 0);
+  EXPECT_GT(engine.kv_bytes(), 0);
+  EXPECT_EQ(engine.device_bytes(), backend->arenas().bytes() + engine.kv_bytes());
+  backend->arenas_.restore_error_ = absl::InternalError("the device is gone");
+  EXPECT_THAT(obey({Kind::kReleaseWeights, Kind::kRestoreWeights}), testing::HasReason("")) << "any other error is one";
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <deque>
 #include <future>
 #include <map>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "ranks/collective.h"
 #include "ranks/thread_ranks.h"
 #include "rollouter/engine/engine_backend.h"
 #include "rollouter/engine/engine_commands.h"
@@ -50,7 +52,46 @@ class TwoRanks final : public EngineFollowers, public InstallRanks {
   absl::Status Send(const EngineCommand& command) override {
     MutexLock lock(&mutex_);
     commands_.push_back(command);
+    ++sent_;
     return absl::OkStatus();
+  }
+  absl::Status AwaitObeyed(absl::Duration deadline) override {
+    MutexLock lock(&mutex_);
+    waits_ = true;
+    auto is_done = [this] { return done_ == sent_ || lost_; };
+    const bool done = mutex_.AwaitWithTimeout(Condition(&is_done), deadline);
+    waits_ = false;
+    if (!done || lost_) return RankLost("rank 1 does not obey");
+    const bool no_room = std::exchange(no_room_, false);
+    return no_room ? Error(absl::StatusCode::kResourceExhausted, "NO_ROOM", "rank 1 has none") : room_;
+  }
+
+  // Rank 1 releases nothing until GoOn().
+  void Delay() {
+    MutexLock lock(&mutex_);
+    delayed_ = true;
+  }
+  // Rank 1 carries out nothing more.
+  void Hold() {
+    MutexLock lock(&mutex_);
+    held_ = true;
+  }
+  void GoOn() {
+    MutexLock lock(&mutex_);
+    delayed_ = false;
+  }
+  bool waits() {
+    MutexLock lock(&mutex_);
+    return waits_;
+  }
+  // Rank 1's next answer is that it has no room.
+  void ReportNoRoom() {
+    MutexLock lock(&mutex_);
+    no_room_ = true;
+  }
+  void Lose() {
+    MutexLock lock(&mutex_);
+    lost_ = true;
   }
 
   int32_t world() const override { return 2; }
@@ -118,16 +159,32 @@ class TwoRanks final : public EngineFollowers, public InstallRanks {
       if (command.kind == EngineCommand::Kind::kExchange) {
         ASSERT_THAT(target_->CheckReady(command.version), IsOk());
       }
-      ASSERT_THAT(engine_.Obey(command), IsOk());
+      if (command.kind == EngineCommand::Kind::kReleaseWeights) {
+        ASSERT_THAT(target_->BeginSleep(command.keep_live, kTestDeadline), IsOk());
+      }
+      const absl::Status obeyed = engine_.Obey(command);
+      if (is_held()) return;  // its ranks end
+      ASSERT_THAT(obeyed, IsOk());
       if (command.kind == EngineCommand::Kind::kExchange) target_->Exchanged(command.version);
       if (command.kind == EngineCommand::Kind::kBeginInPlace) target_->Stopped(command.version);
+      if (command.kind == EngineCommand::Kind::kRestoreWeights && engine_.room().ok()) target_->EndSleep();
+      MutexLock lock(&mutex_);
+      ++done_;
+      room_ = engine_.room();
     }
+  }
+  bool is_held() {
+    MutexLock lock(&mutex_);
+    return held_;
   }
   bool Take(EngineCommand& command) {
     MutexLock lock(&mutex_);
-    auto due = [this] { return stopped_ || !commands_.empty(); };
+    auto due = [this] {
+      const bool releases = !commands_.empty() && commands_.front().kind == EngineCommand::Kind::kReleaseWeights;
+      return stopped_ || (!commands_.empty() && !held_ && !(delayed_ && releases));
+    };
     mutex_.Await(Condition(&due));
-    if (commands_.empty()) return false;
+    if (commands_.empty() || held_) return false;
     command = std::move(commands_.front());
     commands_.pop_front();
     return true;
@@ -138,6 +195,9 @@ class TwoRanks final : public EngineFollowers, public InstallRanks {
   Mutex mutex_;
   std::deque<EngineCommand> commands_;
   JointInstall installs_{2}, stops_{2};
+  int64_t sent_ = 0, done_ = 0;
+  absl::Status room_;  // of rank 1
+  bool delayed_ = false, held_ = false, waits_ = false, no_room_ = false, lost_ = false;
   bool stopped_ = false;
   Mutex listener_mutex_;
   AbandonListener listener_;
@@ -230,7 +290,11 @@ class InPlaceRanksTest : public ::testing::Test {
     return testing::Eventually(kTestDeadline, [&] { return sink->tokens(version) > 0; });
   }
 
-  const model::ModelConfig config_ = testing::GroupedQueryModel();
+  const model::ModelConfig config_ = [] {
+    model::ModelConfig config = testing::GroupedQueryModel();
+    config.max_position_embeddings = 1024;  // an answer lasts as long as a test needs it
+    return config;
+  }();
   const Manifest whole_ = *model::MakeManifest(config_, DType::kFloat32);
   const RankSlice slice_ = *MakeRankSlice(config_, whole_, 2);
   const std::vector<std::unique_ptr<Communicator>> ranks_ = MakeThreadRanks(2, kTestDeadline);
@@ -304,6 +368,79 @@ TEST_P(LostInPlaceTest, OneRankThatHasOverwrittenLeavesTheReplicaWithoutAVersion
   EXPECT_TRUE(target(0).HasWeights());
   EXPECT_TRUE(target(1).HasWeights());
   EXPECT_TRUE(Generates(kVersion3));
+}
+
+// An answer that goes on with the next version shows that its sequence was kept.
+TEST_F(InPlaceRanksTest, AReplicaThatYieldsHasLeftOnAllRanksAndGoesOnWithTheSameAnswerAfterTheNextSync) {
+  Sync(kVersion1);
+  auto sink = std::make_shared<CountingSink>();
+  ASSERT_THAT(engine_->Submit(Request(), sink), IsOk());
+  ASSERT_TRUE(testing::Eventually(kTestDeadline, [&] { return sink->tokens(kVersion1) > 0; }));
+  streams_->Delay();
+  auto yielded = std::async(std::launch::async, [&] { return engine_->Yield(kTestDeadline).status(); });
+  ASSERT_TRUE(testing::Eventually(kTestDeadline, [&] { return streams_->waits(); })) << "for rank 1";
+  EXPECT_NE(yielded.wait_for(std::chrono::seconds(0)), std::future_status::ready);
+  streams_->GoOn();
+  ASSERT_THAT(yielded.get(), IsOk());
+  for (const auto& backend : backends_) EXPECT_EQ(backend->arenas().bytes(), 0);
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    EXPECT_THAT(target(rank).BeginAttempt(), HasReason("HELD")) << rank;
+    EXPECT_TRUE(target(rank).LastSleep().slept) << rank;
+  }
+  const int64_t tokens = sink->tokens(kVersion1);
+  EXPECT_LT(tokens, Request().sampling.max_new_tokens);
+
+  ASSERT_THAT(engine_->EndYield(), IsOk());
+  for (const auto& backend : backends_) EXPECT_EQ(backend->arenas().bytes(), slice_.manifest.arena_bytes());
+  for (int32_t rank = 0; rank < 2; ++rank) {
+    EXPECT_THAT(target(rank).BeginAttempt(), IsOk()) << rank;
+    target(rank).EndAttempt();
+  }
+  Sync(kVersion2);
+  EXPECT_TRUE(testing::Eventually(kTestDeadline, [&] {
+    return sink->tokens(kVersion1) + sink->tokens(kVersion2) == Request().sampling.max_new_tokens;
+  }));
+  EXPECT_EQ(sink->tokens(kVersion1), tokens);
+}
+
+TEST_F(InPlaceRanksTest, AReplicaWithARankThatFindsNoRoomStaysAsleepOnAllRanksAndIsWokenLater) {
+  Sync(kVersion1);
+  auto sink = std::make_shared<CountingSink>();
+  ASSERT_THAT(engine_->Submit(Request(), sink), IsOk());
+  ASSERT_THAT(engine_->Yield(kTestDeadline).status(), IsOk());
+  streams_->ReportNoRoom();
+  EXPECT_THAT(engine_->EndYield(), HasReason("NO_ROOM"));
+  for (const auto& backend : backends_) EXPECT_EQ(backend->arenas().bytes(), 0);
+  for (int32_t rank = 0; rank < 2; ++rank) EXPECT_THAT(target(rank).BeginAttempt(), HasReason("HELD")) << rank;
+  EXPECT_THAT(engine_->GetStatus().failure, IsOk());
+  ASSERT_THAT(engine_->EndYield(), IsOk());
+  Sync(kVersion2);
+  EXPECT_TRUE(testing::Eventually(kTestDeadline, [&] { return sink->tokens(kVersion2) > 0; }));
+}
+
+TEST_F(InPlaceRanksTest, AReplicaWhoseRankIsLostWhileItYieldsEndsAndDoesNotSayThatItHasLeft) {
+  Sync(kVersion1);
+  streams_->Lose();
+  EXPECT_THAT(engine_->Yield(kTestDeadline).status(), HasReason("RANK_LOST"));
+  EXPECT_TRUE(testing::Eventually(kTestDeadline, [&] { return !engine_->GetStatus().failure.ok(); }));
+  EXPECT_THAT(engine_->GetStatus().failure, HasReason("RANK_LOST"));
+}
+
+// The plan fails at its launch: the scheduler takes it for one that is under way.
+TEST_F(InPlaceRanksTest, AReplicaThatLosesARankWhileItGeneratesEndsWithThatReasonAlsoIfItIsToldToYield) {
+  Sync(kVersion1);
+  auto sink = std::make_shared<CountingSink>();
+  ASSERT_THAT(engine_->Submit(Request(), sink), IsOk());
+  ASSERT_TRUE(testing::Eventually(kTestDeadline, [&] { return sink->tokens(kVersion1) > 0; }));
+  streams_->Hold();
+  auto yielded = std::async(std::launch::async, [&] { return engine_->Yield(kTestDeadline).status(); });
+  // Its command is behind the plan by then.
+  EXPECT_NE(yielded.wait_for(std::chrono::milliseconds(100)), std::future_status::ready);
+  for (const auto& rank : ranks_) rank->Abort("rank 1 is lost");
+  streams_->Lose();
+  EXPECT_FALSE(yielded.get().ok());
+  EXPECT_TRUE(testing::Eventually(kTestDeadline, [&] { return !engine_->GetStatus().failure.ok(); }));
+  EXPECT_THAT(engine_->GetStatus().failure, HasReason("RANK_LOST"));
 }
 
 TEST_F(InPlaceRanksTest, ARankThatIsNotReadyKeepsGenerationGoing) {

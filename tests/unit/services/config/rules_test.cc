@@ -222,8 +222,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{{"run.share_gpu=true", "sync.transport=nccl", "train.device=auto", "rollout.device=auto"},
                          "sync.transport: auto, ipc or grpc, as NCCL does not connect two processes on one device"},
                     Case{{"run.share_gpu=true", "trainer.world=2"}, nullptr},
-                    Case{{"run.share_gpu=true", "rollout.tensor_parallel=2"},
-                         "rollout.tensor_parallel: 1 with run.share_gpu"},
+                    Case{{"run.share_gpu=true", "rollout.tensor_parallel=2"}, nullptr},
+                    Case{{"run.share_gpu=true", "rollout.tensor_parallel=2", "trainer.world=2"}, nullptr},
                     Case{{"run.share_gpu=true", "train.objective=sft"}, "run.share_gpu: false with"}));
 
 INSTANTIATE_TEST_SUITE_P(

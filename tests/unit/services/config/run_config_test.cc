@@ -342,6 +342,10 @@ TEST(RunConfigTest, AutoIsOneDeviceForAllProcessesWhereTheGpusAreCounted) {
   EXPECT_EQ(Automatic(with({"rollout.device=cpu"}), {.gpus = 1}), "1e-06 1024 cuda cpu");
   EXPECT_EQ(Automatic(with({"train.objective=sft"}), {.gpus = 1}), "1e-06 1024 cuda cuda") << "no rollouters";
   EXPECT_THAT(Automatic(with({"rollout.tensor_parallel=2"}), {.gpus = 4}), HasSubstr("4 for rollouters"));
+  EXPECT_EQ(Automatic(with({"run.share_gpu=true", "trainer.world=2"}), {.gpus = 2}), "1e-06 1024 cuda cuda")
+      << "they take turns";
+  EXPECT_THAT(Automatic(with({"run.share_gpu=true", "rollout.tensor_parallel=2"}), {.gpus = 2}),
+              HasSubstr("4 for rollouters"));
   EXPECT_EQ(Automatic(with({"train.device=cuda:0", "rollout.device=cuda:0"}), {.gpus = 1}), "1e-06 1024 cuda:0 cuda:0")
       << "configured devices may be shared";
   EXPECT_EQ(Automatic({"train.device=auto"}, {.gpus = 4}), "0.002 5 cuda cpu") << "also without a model";

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "services/config/loss_options.h"
 #include "services/config/model_options.h"
 #include "services/config/rules.h"
@@ -77,6 +78,17 @@ TEST(OptionsTest, EachRankOfTheTrainerTakesAGpuOfItsOwnAsLongAsThereAreAny) {
   // The hardware of a pod with one GPU.
   const model::Hardware one{.built_with_cuda = true, .gpus = 1};
   EXPECT_EQ(*model::ChooseDevice(TrainDeviceRequest(config, /*rank=*/1), one), "cuda:0");
+}
+
+TEST(OptionsTest, RanksThatTakeTurnsShareTheGpuOfTheirNumber) {
+  const model::Hardware two{.built_with_cuda = true, .gpus = 2};
+  for (const int rank : {0, 1}) {
+    const v1::RunConfig config =
+        Config({"run.share_gpu=true", "trainer.world=2", "rollout.tensor_parallel=2", "train.device=cuda",
+                "rollout.device=cuda", absl::StrCat("rollouter.rank=", rank), "rollouter.rank0=127.0.0.1:1"});
+    EXPECT_EQ(*model::ChooseDevice(TrainDeviceRequest(config, rank), two), absl::StrCat("cuda:", rank));
+    EXPECT_EQ(*model::ChooseDevice(RolloutDeviceRequest(config), two), absl::StrCat("cuda:", rank));
+  }
 }
 
 TEST(OptionsTest, ASyncLeavesRoomForTheCallsOfRanks) {
@@ -292,7 +304,7 @@ TEST(OptionsTest, OnASharedGpuABaseThatIsMappedTakesNoFurtherRoomAndOneThatMayBe
     EXPECT_TRUE(model.ok()) << model.status();
     const auto wire = MakeWireManifest(config, model->shape);
     EXPECT_TRUE(wire.ok()) << wire.status();
-    return std::pair(CountLateGpuBytes(config, model->shape, *wire), *wire);
+    return std::pair(CountLateGpuBytes(config, model->shape, *wire).value(), *wire);
   };
   const std::vector<std::string> one = {"run.share_gpu=true", "run.rollouters=1", "rollout.device=cuda:0"};
   const auto with = [&one](std::vector<std::string> more) {
@@ -302,6 +314,17 @@ TEST(OptionsTest, OnASharedGpuABaseThatIsMappedTakesNoFurtherRoomAndOneThatMayBe
   EXPECT_EQ(late({"run.rollouters=1", "lora.rank=8", "rollout.device=cuda:0"}).first, 0) << "without turns";
   const auto [full, full_wire] = late(with({}));
   EXPECT_EQ(full, full_wire.arena_bytes()) << "a send slot";
+  const auto several = [&](const std::string& world, const std::string& ranks) {
+    return late({"run.share_gpu=true", "run.rollouters=1", "rollout.device=cuda", "train.device=cuda",
+                 "trainer.world=" + world, "rollout.tensor_parallel=" + ranks})
+        .first;
+  };
+  // Shards are cut at blocks, and the few embeddings of this model are packed for each rank of a replica.
+  constexpr int64_t kSlack = 1 << 14;
+  EXPECT_NEAR(static_cast<double>(several("1", "2")), static_cast<double>(full), kSlack)
+      << "for both ranks of a replica";
+  EXPECT_NEAR(static_cast<double>(several("2", "1")), static_cast<double>(full) / 2, kSlack) << "one shard of two";
+  EXPECT_NEAR(static_cast<double>(several("2", "2")), static_cast<double>(full) / 2, kSlack);
   const auto [mapped, wire] = late(with({"lora.rank=8"}));
   const int64_t base = wire.adapters_begin(), adapters = wire.arena_bytes() - base;
   EXPECT_GT(base, adapters);

@@ -72,6 +72,25 @@ TEST(CardMemoryTest, RanksInTurnsHaveAShardOfTheStateEachAndTheHostHasAllOfThem)
   EXPECT_EQ(two->weights, one->weights) << "a rollouter has the whole model";
 }
 
+TEST(CardMemoryTest, AReplicaInTurnsHasItsSliceOnEachCardAndTheHostHasTheSwappedBlocksOfAllItsRanks) {
+  const std::vector<std::string> turns = {"run.share_gpu=true", "trainer.world=2", "train.device=cuda",
+                                          "rollout.device=cuda"};
+  const auto one = GetCardMemory(InTurns(turns));
+  std::vector<std::string> words = turns;
+  words.push_back("rollout.tensor_parallel=2");
+  const auto two = GetCardMemory(InTurns(words));
+  ASSERT_TRUE(one.ok() && two.ok()) << one.status() << two.status();
+  const double embeddings = 151936.0 * 1536 * 2;
+  EXPECT_NEAR(static_cast<double>(two->weights), (static_cast<double>(one->weights) + embeddings) / 2, 1e7)
+      << "each rank has all embeddings";
+  EXPECT_EQ(2 * two->sequences, one->sequences);
+  EXPECT_NEAR(static_cast<double>(two->send), static_cast<double>(two->weights), 1e7)
+      << "what both ranks have is packed for each";
+  EXPECT_EQ(two->state, one->state);
+  EXPECT_EQ(two->host_kv, 2 * one->host_kv);
+  EXPECT_EQ(two->rollouters_turn(), two->weights + two->send + two->sequences);
+}
+
 TEST(CardMemoryTest, SaysAllThreeWaysAndJudgesTheConfigurationsOwn) {
   const std::vector<Finding> findings = ExamineCardMemory(OneGpu(80), InTurns({"run.share_gpu=true"}));
   ASSERT_EQ(findings.size(), 3u);
