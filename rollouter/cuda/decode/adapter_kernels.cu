@@ -10,10 +10,11 @@ namespace {
 
 using adapter_tile::Inner;
 using adapter_tile::kColumns;
+using adapter_tile::kDepthVectors;
 using adapter_tile::kLaneRows;
 using adapter_tile::kRows;
 using adapter_tile::Outer;
-using adapter_tile::Sets;
+using adapter_tile::RowSets;
 using model::bf16;
 using model::kVector;
 using model::Vector;
@@ -21,101 +22,145 @@ using model::Vector;
 // The warps of a block have adjacent columns of the same rows. A warp keeps its columns and goes on to further rows, so
 // that it reads B once.
 constexpr int kWarps = 4, kThreads = kWarps * model::kWarp;
+constexpr int kBlockColumns = kWarps * kColumns, kBlockVectors = kBlockColumns / kVector;
 // Blocks that a multiprocessor runs at once, which bounds their registers, and the most tiles of rows of a block: with
 // more, a GPU's last blocks end too far apart.
 constexpr int kMultiprocessors = 132;
-constexpr int kAddResident = 5, kMostAddTiles = 64;
-constexpr int kActivateResident = 4, kMostActivateTiles = 6;
+constexpr int kAddResident = 5, kMostAddTiles = 64, kAddStages = 4;
+constexpr int kActivateResident = 4, kMostActivateTiles = 6, kActivateStages = 4;
 
-__device__ __forceinline__ int GetWarp() {
-  return static_cast<int>(blockIdx.x) * kWarps + static_cast<int>(threadIdx.x) / model::kWarp;
+// What a block has of 16 rows in shared memory, while other rows are on their way: two arrays' columns, and x a^T of
+// kAdapters adapters.
+template <int kAdapters>
+struct Stage {
+  Vector columns[2][kRows][kBlockVectors];
+  Vector inner[kAdapters][kRows][kDepthVectors];
+};
+
+// The place of a row's vector of columns. What eight lanes read at once must lie in different banks: four vectors of each of
+// two adjacent rows.
+__device__ __forceinline__ unsigned PlaceColumn(unsigned row, unsigned vector) { return vector ^ row % 2 * 4; }
+
+// The tiles of a block of `all`, of which the blocks of a column take one after the other.
+__device__ __forceinline__ int CountTiles(int all) {
+  return (all - static_cast<int>(blockIdx.y) + static_cast<int>(gridDim.y) - 1) / static_cast<int>(gridDim.y);
 }
 
-constexpr int kAddStages = 3;
+// What the threads of a block copy to a stage: vectors of two rows each, so that a warp reads whole lines of memory, of
+// one or two arrays, and of x a^T.
+struct CopiedPlaces {
+  static constexpr unsigned kCopiedRows = kThreads / kBlockVectors;
+  static_assert(kCopiedRows * kLaneRows == kRows && kCopiedRows % 2 == 0);
+
+  // The vectors of thread t of both rows have the same place in them.
+  const unsigned row = threadIdx.x / kBlockVectors, vector = threadIdx.x % kBlockVectors;
+  const unsigned place = PlaceColumn(row, vector);
+
+  // Begins to copy the columns of a tile from this thread's upper row's on; zeros of rows behind the first `left`.
+  template <int kAdapters>
+  __device__ __forceinline__ void Copy(const bf16* from, int64_t stride, int left, int which,
+                                       Stage<kAdapters>& stage) const {
+#pragma unroll
+    for (unsigned i = 0; i < kLaneRows; ++i) {
+      adapter_tile::CopyIf(left > static_cast<int>(i * kCopiedRows), from + i * kCopiedRows * stride,
+                           &stage.columns[which][row + i * kCopiedRows][place]);
+    }
+  }
+};
+
+// The vectors of this lane's columns in its two rows.
+template <int kAdapters>
+__device__ __forceinline__ void ReadColumns(const Stage<kAdapters>& stage, int which, Vector* columns) {
+  const unsigned lane = threadIdx.x % model::kWarp, row = lane / 4;
+  const unsigned vector = PlaceColumn(row, threadIdx.x / model::kWarp * (kColumns / kVector) + lane % 4);
+#pragma unroll
+  for (unsigned i = 0; i < kLaneRows; ++i) columns[i] = model::Read(&stage.columns[which][row + i * kRows / 2][vector]);
+}
 
 template <bool kDeep>
 __global__ void __launch_bounds__(kThreads, kAddResident)
     Add(const __grid_constant__ AdaptedProduct product, const bf16* y, const bf16* added, bf16* out,
         int32_t out_stride) {
-  __shared__ adapter_tile::Stage all_stages[kWarps][kAddStages];
-  adapter_tile::Stage* const stages = all_stages[threadIdx.x / model::kWarp];
+  __shared__ Stage<1> stages[kAddStages];
+  __shared__ RowSets<kMostAddTiles + kAddStages> sets;
+  // The adapter of this block's columns.
+  int index = 0, first_column = static_cast<int>(blockIdx.x) * kBlockColumns;
+  for (; index + 1 < product.count; ++index) {
+    const int columns = (product.adapters[index].outputs + kBlockColumns - 1) / kBlockColumns * kBlockColumns;
+    if (first_column < columns) break;
+    first_column -= columns;
+  }
+  const int begin = product.adapters[index].begin, outputs = product.adapters[index].outputs;
+  const int lane = adapter_tile::GetLane(), row = lane / 4;
+  const int column = first_column + static_cast<int>(threadIdx.x) / model::kWarp * kColumns;
+  const int element = column + adapter_tile::GetElement();
   // The last rows come first: they are what the product before has left in the cache.
   const int stride = adapter_tile::GetStride(product), step = -static_cast<int>(gridDim.y) * kRows;
-  const int lane = adapter_tile::GetLane(), row = lane / 4;
-  // The adapter of this warp's columns.
-  int index = 0, column = GetWarp() * kColumns;
-  for (; index < product.count; ++index) {
-    const int columns = (product.adapters[index].outputs + kColumns - 1) / kColumns * kColumns;
-    if (column < columns) break;
-    column -= columns;
-  }
-  const int tiles = (product.rows + kRows - 1) / kRows;
-  int first_row = (tiles - 1 - static_cast<int>(blockIdx.y)) * kRows, row_of_set = first_row + row;
-  const auto read_sets = [&](int* sets) {
-#pragma unroll
-    for (int i = 0; i < kLaneRows; ++i) sets[i] = adapter_tile::ReadSet(product, row_of_set + i * kRows / 2);
-    row_of_set += step;
-  };
-  int ahead[kAddStages][kLaneRows];
-#pragma unroll
-  for (int i = 0; i < kAddStages; ++i) read_sets(ahead[i]);
-  Sets sets = adapter_tile::ReadSets(product, first_row);
+  const int all_tiles = (product.rows + kRows - 1) / kRows, tiles = CountTiles(all_tiles);
+  const int first_row = (all_tiles - 1 - static_cast<int>(blockIdx.y)) * kRows;
+  const int first_set = adapter_tile::ReadSet(product, first_row);
+  adapter_tile::ReadRowSets(product, first_row, step, tiles + kAddStages, sets);
   Outer outer;
-  if (index < product.count) adapter_tile::ReadFirstOuter(product, index, column, sets, outer);
+  if (column < outputs) adapter_tile::ReadFirstOuter(product, index, column, first_set, outer);
+  __syncthreads();
   model::WaitForEarlierKernels();
   model::LetNextKernelStart();
-  if (index == product.count) return;
-  const int begin = product.adapters[index].begin, element = column + adapter_tile::GetElement();
-  const bool inside = element < product.adapters[index].outputs;
-  const int64_t place = static_cast<int64_t>(first_row + row) * out_stride + begin + element;
-  const int64_t out_step = static_cast<int64_t>(step) * out_stride;
-  const bf16* from = y + static_cast<int64_t>(first_row + row) * stride + begin + element;
-  int64_t added_place = place;
-  bf16* to = out + place;
-  // The rows from the lane's upper row on, of those that are copied next and of those that are computed.
-  int row_to_copy = first_row, left_to_copy = product.rows - first_row - row, left = left_to_copy;
-  const auto copy = [&](adapter_tile::Stage& stage, const int* own_sets) {
-#pragma unroll
-    for (int i = 0; i < kLaneRows; ++i) {
-      const bool copies = inside && row_to_copy >= 0 && left_to_copy > i * kRows / 2;
-      adapter_tile::CopyIf(copies, from + i * kRows / 2 * stride, &stage.columns[0][i][lane]);
-      if (added != nullptr) {
-        adapter_tile::CopyIf(copies, added + added_place + i * kRows / 2 * out_stride, &stage.columns[1][i][lane]);
-      }
+
+  const CopiedPlaces copied;
+  const int copied_element = first_column + static_cast<int>(copied.vector) * kVector;
+  // A row of x a^T has kDepthVectors threads.
+  const int inner_row = static_cast<int>(threadIdx.x) / kDepthVectors;
+  const int inner_vector = static_cast<int>(threadIdx.x) % kDepthVectors;
+  int row_to_copy = first_row;
+  const auto copy = [&](int tile) {
+    Stage<1>& stage = stages[tile % kAddStages];
+    const int upper = row_to_copy + static_cast<int>(copied.row);
+    const int left = copied_element < outputs && row_to_copy >= 0 ? product.rows - upper : 0;
+    copied.Copy(y + static_cast<int64_t>(upper) * stride + begin + copied_element, stride, left, 0, stage);
+    if (added != nullptr) {
+      copied.Copy(added + static_cast<int64_t>(upper) * out_stride + begin + copied_element, out_stride, left, 1,
+                  stage);
     }
-    adapter_tile::CopyInner(product, index, y, row_to_copy, own_sets, stage);
+    if (inner_row < kRows) {
+      adapter_tile::CopyInner(product, index, y, row_to_copy + inner_row, sets.own[tile][inner_row],
+                              inner_vector * kVector, &stage.inner[0][inner_row][inner_vector]);
+    }
     adapter_tile::EndCopies();
-    from += static_cast<int64_t>(step) * stride, added_place += out_step;
-    row_to_copy += step, left_to_copy -= step;
+    row_to_copy += step;
   };
 #pragma unroll
-  for (int i = 0; i + 1 < kAddStages; ++i) copy(stages[i], ahead[i]);
-  int next[kLaneRows] = {ahead[kAddStages - 1][0], ahead[kAddStages - 1][1]};
-  adapter_tile::Stage *reading = stages, *writing = stages + kAddStages - 1;
-  for (; first_row >= 0; first_row += step) {
+  for (int i = 0; i + 1 < kAddStages; ++i) copy(i);
+  bf16* to = out + static_cast<int64_t>(first_row + row) * out_stride + begin + element;
+  const int64_t to_step = static_cast<int64_t>(step) * out_stride;
+  int row_of_tile = first_row;
+  for (int tile = 0; tile < tiles; ++tile, row_of_tile += step, to += to_step) {
     adapter_tile::WaitForCopies<kAddStages - 2>();
-    __syncwarp();  // the warp sees all of this stage, and has read all of the one before
-    copy(*writing, next);
-    read_sets(next);
-    adapter_tile::Stage& stage = *reading;
-    writing = reading;
-    reading = reading + 1 < stages + kAddStages ? reading + 1 : stages;
-    const Inner inner = adapter_tile::LoadInner(stage, sets);
-    const Vector base[kLaneRows] = {model::Read(&stage.columns[0][0][lane]), model::Read(&stage.columns[0][1][lane])};
+    __syncthreads();  // the block sees all of this stage, and has read all of the one before
+    copy(tile + kAddStages - 1);
+    if (column >= outputs) continue;
+    const Stage<1>& stage = stages[tile % kAddStages];
+    Vector base[kLaneRows];
+    ReadColumns(stage, 0, base);
     float values[kLaneRows][kVector];
-    adapter_tile::Add<kDeep>(product, index, y, first_row, sets, column, base, inner, outer, values);
+    adapter_tile::Add<kDeep>(product, index, y, row_of_tile, sets.own[tile], sets.present[tile], column, base,
+                             stage.inner[0], outer, values);
+    if (added != nullptr) {
+      Vector others[kLaneRows];
+      ReadColumns(stage, 1, others);
+#pragma unroll
+      for (int i = 0; i < kLaneRows; ++i) {
+        float other[kVector];
+        model::Widen(others[i], other);
+#pragma unroll
+        for (int j = 0; j < kVector; ++j) values[i][j] += other[j];
+      }
+    }
 #pragma unroll
     for (int i = 0; i < kLaneRows; ++i) {
-      if (!inside || left <= i * kRows / 2) continue;
-      if (added != nullptr) {
-        float others[kVector];
-        model::Load(reinterpret_cast<const bf16*>(&stage.columns[1][i][lane]), others);
-#pragma unroll
-        for (int j = 0; j < kVector; ++j) values[i][j] += others[j];
+      if (element < outputs && row_of_tile + row + i * kRows / 2 < product.rows) {
+        model::Store(to + i * kRows / 2 * out_stride, values[i]);
       }
-      model::Store(to + i * kRows / 2 * out_stride, values[i]);
     }
-    to += out_step, left -= step;
   }
 }
 
@@ -126,22 +171,6 @@ __device__ __forceinline__ int FindAdapter(const AdaptedProduct& product, int be
   }
   return -1;
 }
-
-// What a block has of 16 rows in shared memory, while other rows are on their way.
-constexpr int kActivateStages = 4;
-constexpr int kInnerVectors = 2 * adapter_tile::kDepthVectors;  // of a row: x a^T of the gate's adapter and of the up's
-static_assert(kRows * kInnerVectors == kThreads);
-constexpr int kBlockVectors = kWarps * kColumns / kVector;  // of a row: the block's columns
-struct ActivateStage {
-  Vector columns[2][kRows][kBlockVectors];  // gates and ups
-  Vector inner[kRows][kInnerVectors];
-  int32_t sets[kRows];
-};
-
-// The places of a row's vectors. What eight lanes read at once must lie in different banks: eight rows' vectors of
-// x a^T, and four vectors of each of two adjacent rows.
-__device__ __forceinline__ unsigned PlaceInner(unsigned row, unsigned vector) { return vector ^ row % kInnerVectors; }
-__device__ __forceinline__ unsigned PlaceColumn(unsigned row, unsigned vector) { return vector ^ row % 2 * 4; }
 
 // gate / (1 + exp(-gate)) by the approximations of __fdividef and __expf that flush denormal numbers to 0, which do not
 // reach the result.
@@ -165,106 +194,77 @@ __device__ __forceinline__ void WriteActivated(bf16* to, const float* gate, cons
   model::Write(to, vector);
 }
 
+// What a block of Activate has in shared memory.
+struct ActivateShared {
+  Stage<2> stages[kActivateStages];  // gates and ups
+  RowSets<kMostActivateTiles + kActivateStages> sets;
+};
+
 template <bool kDeep>
 __global__ void __launch_bounds__(kThreads, kActivateResident)
     Activate(const __grid_constant__ AdaptedProduct product, int32_t width, const bf16* y, bf16* activated) {
-  extern __shared__ ActivateStage stages[];
+  extern __shared__ ActivateShared all_shared[];
+  ActivateShared& shared = all_shared[0];
   const int stride = adapter_tile::GetStride(product), step = static_cast<int>(gridDim.y) * kRows;
-  const unsigned thread = threadIdx.x, warp = thread / model::kWarp, lane = thread % model::kWarp, row = lane / 4;
-  const int column = GetWarp() * kColumns, element = column + adapter_tile::GetElement();
+  const int lane = adapter_tile::GetLane(), row = lane / 4;
+  const int first_column = static_cast<int>(blockIdx.x) * kBlockColumns;
+  const int column = first_column + static_cast<int>(threadIdx.x) / model::kWarp * kColumns;
+  const int element = column + adapter_tile::GetElement();
   const int adapters[2] = {FindAdapter(product, 0), FindAdapter(product, width)};
-  // A thread copies vectors of two rows, so that a warp reads whole lines of memory, and one vector of x a^T.
-  constexpr unsigned kCopiedRows = kThreads / kBlockVectors;
-  static_assert(kCopiedRows * kLaneRows == kRows);
-  const unsigned copied_row = thread / kBlockVectors, copied_vector = thread % kBlockVectors;
-  const int copied_element = static_cast<int>(blockIdx.x * kBlockVectors + copied_vector) * kVector;
-  const unsigned inner_row = thread / kInnerVectors, inner_vector = thread % kInnerVectors;
-  const int inner_adapter = inner_vector < kInnerVectors / 2 ? adapters[0] : adapters[1];
-  const int inner_element = static_cast<int>(inner_vector) % (kInnerVectors / 2) * kVector;
-  const bool has_inner = inner_adapter >= 0 && inner_element < product.rank;
-
-  int first_row = static_cast<int>(blockIdx.y) * kRows;
-  int row_of_set = first_row + static_cast<int>(inner_row);
-  // The number of rows from the thread's upper row on, of those that are copied next, and of those that are computed.
-  int left_to_copy = copied_element < width ? product.rows - first_row - static_cast<int>(copied_row) : 0;
-  int left = element < width ? product.rows - first_row - static_cast<int>(row) : 0;
-  const bf16* from = y + static_cast<int64_t>(first_row + copied_row) * stride + copied_element;
-  const bf16* inner_from = y + static_cast<int64_t>(first_row + inner_row) * stride + product.columns +
-                           inner_adapter * product.rank + inner_element;
-  bf16* to = activated + static_cast<int64_t>(first_row + row) * width + element;
-  const int64_t from_step = static_cast<int64_t>(step) * stride, to_step = static_cast<int64_t>(step) * width;
-  const int place_step = product.count * product.rank;
-  // Copies the next rows; `set`: of the row whose x a^T this thread copies.
-  const auto copy = [&](ActivateStage& stage, int set) {
-#pragma unroll
-    for (int i = 0; i < kLaneRows; ++i) {
-      const bool copies = left_to_copy > i * static_cast<int>(kCopiedRows);
-      const bf16* const of_row = from + i * static_cast<int>(kCopiedRows) * stride;
-      const unsigned to_row = copied_row + static_cast<unsigned>(i) * kCopiedRows;
-      const unsigned to_vector = PlaceColumn(to_row, copied_vector);
-      adapter_tile::CopyIf(copies, of_row, &stage.columns[0][to_row][to_vector]);
-      adapter_tile::CopyIf(copies, of_row + width, &stage.columns[1][to_row][to_vector]);
-    }
-    adapter_tile::CopyIf(has_inner && set >= 0, inner_from + adapter_tile::GetPlace(set) * place_step,
-                         &stage.inner[inner_row][PlaceInner(inner_row, inner_vector)]);
-    if (inner_vector == 0) stage.sets[inner_row] = set;
-    adapter_tile::EndCopies();
-    from += from_step, inner_from += from_step, left_to_copy -= step;
-  };
-  const auto read_set = [&] {
-    const int set = adapter_tile::ReadSet(product, row_of_set);
-    row_of_set += step;
-    return set;
-  };
-
-  int ahead[kActivateStages];
-#pragma unroll
-  for (int i = 0; i < kActivateStages; ++i) ahead[i] = read_set();
-  Sets sets = adapter_tile::ReadSets(product, first_row);
+  const int tiles = CountTiles((product.rows + kRows - 1) / kRows), first_row = static_cast<int>(blockIdx.y) * kRows;
+  const int first_set = adapter_tile::ReadSet(product, first_row);
+  adapter_tile::ReadRowSets(product, first_row, step, tiles + kActivateStages, shared.sets);
   Outer outers[2];
   if (column < width) {
-    adapter_tile::ReadFirstOuter(product, adapters[0], column, sets, outers[0]);
-    adapter_tile::ReadFirstOuter(product, adapters[1], column, sets, outers[1]);
+    adapter_tile::ReadFirstOuter(product, adapters[0], column, first_set, outers[0]);
+    adapter_tile::ReadFirstOuter(product, adapters[1], column, first_set, outers[1]);
   }
+  __syncthreads();
   model::WaitForEarlierKernels();
   model::LetNextKernelStart();
+
+  const CopiedPlaces copied;
+  const int copied_element = first_column + static_cast<int>(copied.vector) * kVector;
+  // Each thread copies one vector of x a^T: of the gate's adapter or of the up's.
+  static_assert(2 * kRows * kDepthVectors == kThreads);
+  const int inner_half = static_cast<int>(threadIdx.x) / (kRows * kDepthVectors);
+  const int inner_row = static_cast<int>(threadIdx.x) / kDepthVectors % kRows;
+  const int inner_vector = static_cast<int>(threadIdx.x) % kDepthVectors;
+  const int inner_adapter = inner_half == 0 ? adapters[0] : adapters[1];
+  int row_to_copy = first_row;
+  const bf16* from = y + static_cast<int64_t>(first_row + static_cast<int>(copied.row)) * stride + copied_element;
+  const int64_t from_step = static_cast<int64_t>(step) * stride;
+  const auto copy = [&](int tile) {
+    Stage<2>& stage = shared.stages[tile % kActivateStages];
+    const int left = copied_element < width ? product.rows - row_to_copy - static_cast<int>(copied.row) : 0;
+    copied.Copy(from, stride, left, 0, stage);
+    copied.Copy(from + width, stride, left, 1, stage);
+    adapter_tile::CopyInner(product, inner_adapter, y, row_to_copy + inner_row, shared.sets.own[tile][inner_row],
+                            inner_vector * kVector, &stage.inner[inner_half][inner_row][inner_vector]);
+    adapter_tile::EndCopies();
+    row_to_copy += step, from += from_step;
+  };
 #pragma unroll
-  for (int i = 0; i + 1 < kActivateStages; ++i) copy(stages[i], ahead[i]);
-  int set = ahead[kActivateStages - 1];
-  ActivateStage *reading = stages, *filling = stages + kActivateStages - 1;
-  for (; first_row < product.rows; first_row += step) {
+  for (int i = 0; i + 1 < kActivateStages; ++i) copy(i);
+  bf16* to = activated + static_cast<int64_t>(first_row + row) * width + element;
+  const int64_t to_step = static_cast<int64_t>(step) * width;
+  int left = element < width ? product.rows - first_row - row : 0;  // rows from the lane's upper row on
+  for (int tile = 0; tile < tiles; ++tile, left -= step, to += to_step) {
     adapter_tile::WaitForCopies<kActivateStages - 2>();
     __syncthreads();  // the block sees all of this stage, and has read all of the one before
-    copy(*filling, set);
-    set = read_set();
-    const ActivateStage& stage = *reading;
-    filling = reading;
-    reading = reading + 1 < stages + kActivateStages ? reading + 1 : stages;
-    if (column < width) {
-      unsigned mine = 0;
+    copy(tile + kActivateStages - 1);
+    if (column >= width) continue;
+    const Stage<2>& stage = shared.stages[tile % kActivateStages];
+    float values[2][kLaneRows][kVector];
 #pragma unroll
-      for (int i = 0; i < kLaneRows; ++i) {
-        sets.own[i] = stage.sets[row + i * kRows / 2];
-        mine |= sets.own[i] >= 0 ? 1u << sets.own[i] : 0;
-      }
-      sets.present = __reduce_or_sync(model::kAllLanes, mine);
-      float values[2][kLaneRows][kVector];
-      const unsigned vector = PlaceColumn(row, warp * (kColumns / kVector) + lane % 4);  // also of row + kRows / 2
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const Vector base[kLaneRows] = {model::Read(&stage.columns[half][row][vector]),
-                                        model::Read(&stage.columns[half][row + kRows / 2][vector])};
-        const Inner inner = adapter_tile::LoadInner([&](int of_row, int of_vector) {
-          return static_cast<unsigned>(__cvta_generic_to_shared(
-              &stage.inner[of_row][PlaceInner(of_row, half * adapter_tile::kDepthVectors + of_vector)]));
-        });
-        adapter_tile::Add<kDeep>(product, adapters[half], y, first_row, sets, column, base, inner, outers[half],
-                                 values[half]);
-      }
-      if (left > 0) WriteActivated(to, values[0][0], values[1][0]);
-      if (left > kRows / 2) WriteActivated(to + kRows / 2 * width, values[0][1], values[1][1]);
+    for (int half = 0; half < 2; ++half) {
+      Vector base[kLaneRows];
+      ReadColumns(stage, half, base);
+      adapter_tile::Add<kDeep>(product, adapters[half], y, first_row + tile * step, shared.sets.own[tile],
+                               shared.sets.present[tile], column, base, stage.inner[half], outers[half], values[half]);
     }
-    to += to_step, left -= step;
+    if (left > 0) WriteActivated(to, values[0][0], values[1][0]);
+    if (left > kRows / 2) WriteActivated(to + kRows / 2 * width, values[0][1], values[1][1]);
   }
 }
 
@@ -287,9 +287,10 @@ bool IsDeep(const AdaptedProduct& product) { return product.rank > adapter_tile:
 
 int32_t CountTiles(int32_t extent, int32_t tile) { return (extent + tile - 1) / tile; }
 
-// Blocks have equally many tiles of rows, as far as that is possible: as few as fill the GPU, but at most `most_tiles`.
-dim3 GetGrid(int32_t rows, int32_t column_tiles, int32_t resident, int32_t most_tiles) {
-  const int32_t across = CountTiles(column_tiles, kWarps), tiles = CountTiles(rows, kRows);
+// `across` blocks for each tile of rows. Blocks have equally many of these, as far as that is possible: as few as fill the GPU,
+// but at most `most_tiles`.
+dim3 GetGrid(int32_t rows, int32_t across, int32_t resident, int32_t most_tiles) {
+  const int32_t tiles = CountTiles(rows, kRows);
   const int32_t of_block = CountTiles(tiles, std::max(kMultiprocessors * resident / across, 1));
   const int32_t down = CountTiles(tiles, std::min(of_block, most_tiles));
   return dim3(static_cast<unsigned>(across), static_cast<unsigned>(down));
@@ -309,10 +310,10 @@ bool AdaptedProduct::Fits() const {
 cudaError_t AddAdapters(const AdaptedProduct& product, const void* y, const void* added, void* out, int32_t out_stride,
                         cudaStream_t stream) {
   if (!product.Fits() || out_stride % kVector != 0 || out == y) return cudaErrorInvalidValue;
-  int32_t tiles = 0;
-  for (int32_t i = 0; i < product.count; ++i) tiles += CountTiles(product.adapters[i].outputs, kColumns);
+  int32_t across = 0;
+  for (int32_t i = 0; i < product.count; ++i) across += CountTiles(product.adapters[i].outputs, kBlockColumns);
   return model::LaunchChained(IsDeep(product) ? Add<true> : Add<false>,
-                              GetGrid(product.rows, tiles, kAddResident, kMostAddTiles), dim3(kThreads), 0, stream,
+                              GetGrid(product.rows, across, kAddResident, kMostAddTiles), dim3(kThreads), 0, stream,
                               product, static_cast<const bf16*>(y), static_cast<const bf16*>(added),
                               static_cast<bf16*>(out), out_stride);
 }
@@ -331,10 +332,10 @@ cudaError_t AddAdaptersAndSwiGlu(const AdaptedProduct& product, int32_t width, c
     halves = adapter.outputs == width && (adapter.begin == 0 || adapter.begin == width);
   }
   if (!product.Fits() || !halves) return cudaErrorInvalidValue;
-  return model::LaunchChained(IsDeep(product) ? Activate<true> : Activate<false>,
-                              GetGrid(product.rows, CountTiles(width, kColumns), kActivateResident, kMostActivateTiles),
-                              dim3(kThreads), kActivateStages * sizeof(ActivateStage), stream, product, width,
-                              static_cast<const bf16*>(y), static_cast<bf16*>(activated));
+  return model::LaunchChained(
+      IsDeep(product) ? Activate<true> : Activate<false>,
+      GetGrid(product.rows, CountTiles(width, kBlockColumns), kActivateResident, kMostActivateTiles), dim3(kThreads),
+      sizeof(ActivateShared), stream, product, width, static_cast<const bf16*>(y), static_cast<bf16*>(activated));
 }
 
 }  // namespace syncopate::rollouter

@@ -112,6 +112,14 @@ __global__ void __launch_bounds__(kMostThreads)
 
 constexpr int kStages = 3;  // of the tiles of a warp
 
+// What a warp has in shared memory of a tile, while other tiles are on their way: two vectors of each of a lane's rows,
+// which that lane has copied itself and reads, x a^T, which all lanes read, and the rows' sets.
+struct Stage {
+  Vector columns[2][adapter_tile::kLaneRows][model::kWarp];
+  Vector inner[adapter_tile::kRows][adapter_tile::kDepthVectors];
+  int32_t own[adapter_tile::kRows];
+};
+
 // Where this lane's rows of a tile belong.
 struct Places {
   int positions[adapter_tile::kLaneRows];  // below 0: an empty row, or one behind the last
@@ -138,14 +146,14 @@ __global__ void __launch_bounds__(kAdaptedWarps* model::kWarp, kAdaptedResident)
                  Layer layer, bf16* queries) {
   constexpr int kHalf = kPairs * adapter_tile::kColumns, kDim = 2 * kHalf, kLaneRows = adapter_tile::kLaneRows;
   static_assert(kAdaptedWarps % kPairs == 0);
-  __shared__ adapter_tile::Stage all_stages[kAdaptedWarps][kStages];
+  __shared__ Stage all_stages[kAdaptedWarps][kStages];
   __shared__ float all_squares[2][kAdaptedWarps][adapter_tile::kRows];
   const int warp = static_cast<int>(threadIdx.x) / model::kWarp, lane = adapter_tile::GetLane();
   const int head = (static_cast<int>(blockIdx.x) * kAdaptedWarps + warp) / kPairs;
   // The lane's first column in its half of the head.
   const int pair_column = warp % kPairs * adapter_tile::kColumns, element = pair_column + adapter_tile::GetElement();
   const bool mine = head < heads.heads + 2 * heads.kv_heads;
-  adapter_tile::Stage* const stages = all_stages[warp];
+  Stage* const stages = all_stages[warp];
   int index = product.count - 1;
   while (index >= 0 && (head * kDim < product.adapters[index].begin ||
                         head * kDim >= product.adapters[index].begin + product.adapters[index].outputs)) {
@@ -155,15 +163,18 @@ __global__ void __launch_bounds__(kAdaptedWarps* model::kWarp, kAdaptedResident)
   const int stride = adapter_tile::GetStride(product), step = static_cast<int>(gridDim.y) * adapter_tile::kRows;
   const bf16* y = static_cast<const bf16*>(inputs.qkv);
   const auto get_row = [&](int first_row, int i) { return first_row + lane / 4 + i * adapter_tile::kRows / 2; };
-  const auto copy = [&](adapter_tile::Stage& stage, int first_row, const int* sets) {
+  const auto copy = [&](Stage& stage, int first_row, const int* sets) {
 #pragma unroll
     for (int i = 0; i < kLaneRows; ++i) {
-      const bf16* from = y + static_cast<int64_t>(get_row(first_row, i)) * stride + head * kDim + element;
-      const bool copies = mine && get_row(first_row, i) < product.rows;
+      const int row = get_row(first_row, i), row_of_tile = lane / 4 + i * adapter_tile::kRows / 2;
+      const bf16* from = y + static_cast<int64_t>(row) * stride + head * kDim + element;
+      const bool copies = mine && row < product.rows;
       adapter_tile::CopyIf(copies, from, &stage.columns[0][i][lane]);
       adapter_tile::CopyIf(copies, from + kHalf, &stage.columns[1][i][lane]);
+      adapter_tile::CopyInner(product, mine ? index : -1, y, row, sets[i], adapter_tile::GetElement(),
+                              &stage.inner[row_of_tile][lane % 4]);
+      if (lane % 4 == 0) stage.own[row_of_tile] = sets[i];
     }
-    adapter_tile::CopyInner(product, mine ? index : -1, y, first_row, sets, stage);
     adapter_tile::EndCopies();
   };
 
@@ -177,12 +188,12 @@ __global__ void __launch_bounds__(kAdaptedWarps* model::kWarp, kAdaptedResident)
     for (int i = 0; i < kLaneRows; ++i)
       sets[stage][i] = adapter_tile::ReadSet(product, get_row(first_row + stage * step, i));
   }
-  adapter_tile::Sets tile = adapter_tile::ReadSets(product, first_row);
+  const int first_set = adapter_tile::ReadSet(product, first_row);
   Places places = ReadPlaces(rows, first_row);
   adapter_tile::Outer outers[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    if (mine) adapter_tile::ReadFirstOuter(product, index, first_column + half * kHalf, tile, outers[half]);
+    if (mine) adapter_tile::ReadFirstOuter(product, index, first_column + half * kHalf, first_set, outers[half]);
   }
   model::WaitForEarlierKernels();
   model::LetNextKernelStart();
@@ -203,15 +214,15 @@ __global__ void __launch_bounds__(kAdaptedWarps* model::kWarp, kAdaptedResident)
     }
     const Places now = places;
     places = ReadPlaces(rows, first_row + step);
-    adapter_tile::Stage& stage = stages[at];
-    const adapter_tile::Inner inner = adapter_tile::LoadInner(stage, tile);
+    const Stage& stage = stages[at];
+    const unsigned present = adapter_tile::FindPresent(stage.own);
     float halves[2][kLaneRows][kVector];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const Vector base[kLaneRows] = {model::Read(&stage.columns[half][0][lane]),
                                       model::Read(&stage.columns[half][1][lane])};
-      adapter_tile::Add<kDeep>(product, mine ? index : -1, y, first_row, tile, first_column + half * kHalf, base, inner,
-                               outers[half], halves[half]);
+      adapter_tile::Add<kDeep>(product, mine ? index : -1, y, first_row, stage.own, present,
+                               first_column + half * kHalf, base, stage.inner, outers[half], halves[half]);
       // Rounded as the product's result would be.
 #pragma unroll
       for (int i = 0; i < kLaneRows; ++i) model::Widen(model::Narrow(halves[half][i]), halves[half][i]);
