@@ -180,7 +180,8 @@ class HostBackend::AdapterArenas final : public WeightArenas {
 
 std::unique_ptr<WeightArenas> HostBackend::MakeArenas(const model::ModelConfig& config, const Manifest& manifest,
                                                       HostInstall install) {
-  // A manifest that says nothing of adapters (model::MakeManifest) has them in the midst of the base's buckets and pages.
+  // A manifest that says nothing of adapters (model::MakeManifest) has them in the midst of the base's buckets and
+  // pages.
   if (manifest.adapters_begin() < manifest.arena_bytes()) {
     return std::make_unique<AdapterArenas>(config, manifest, install == HostInstall::kMappedBase);
   }

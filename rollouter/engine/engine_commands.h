@@ -46,9 +46,9 @@ class EngineFollowers {
   virtual ~EngineFollowers() = default;
   // Queues the command behind all earlier ones; does not wait for its execution. UNAVAILABLE (reason RANK_LOST).
   virtual absl::Status Send(const EngineCommand& command) = 0;
-  // Waits until every other rank has carried out all commands that were sent so far. RESOURCE_EXHAUSTED (reason NO_ROOM):
-  // a rank had too little memory for a kRestoreBlocks or kRestoreWeights among them, and has what it had before;
-  // UNAVAILABLE (reason RANK_LOST), also after `deadline`, which ends the replica.
+  // Waits until every other rank has carried out all commands that were sent so far. RESOURCE_EXHAUSTED (reason
+  // NO_ROOM): a rank had too little memory for a kRestoreBlocks or kRestoreWeights among them, and has what it had
+  // before; UNAVAILABLE (reason RANK_LOST), also after `deadline`, which ends the replica.
   virtual absl::Status AwaitObeyed(absl::Duration deadline) = 0;
 };
 
@@ -65,10 +65,10 @@ class FollowingEngine {
   FollowingEngine(const FollowingEngine&) = delete;
   FollowingEngine& operator=(const FollowingEngine&) = delete;
 
-  // Executes a command. One thread calls it, in the order of rank 0's commands. A plan may block until an earlier plan
-  // is done; other commands block until they are done. After an error, which includes errors of libtorch, this object
-  // can only be destroyed. Too little memory for kRestoreBlocks or kRestoreWeights is no error: room() says it, and rank 0
-  // has all ranks release their memory again.
+  // Executes a command. One thread calls it, in the order of rank 0's commands. A plan may block until an earlier
+  // plan is done; other commands block until they are done. After an error, which includes errors of libtorch, this
+  // object can only be destroyed. Too little memory for kRestoreBlocks or kRestoreWeights is no error: room() says
+  // it, and rank 0 has all ranks release their memory again.
   absl::Status Obey(const EngineCommand& command);
 
   // RESOURCE_EXHAUSTED (reason NO_ROOM) if memory could not be allocated again since the last release; else OK.

@@ -27,21 +27,21 @@ model::DeviceRequest RolloutDeviceRequest(const v1::RunConfig& config);
 absl::Status CheckTrainDevice(const v1::RunConfig& config, const std::string& device);
 absl::Status CheckRolloutDevice(const v1::RunConfig& config, const std::string& device);
 
-// Where a rollouter of this configuration receives a version. kAuto: two sets, or borrowed if the device has too little
-// memory for them. kMappedBase: adapter sets, whose base is the trainer's memory where that can be mapped. With LoRA there
-// is nothing to borrow: versions are small.
+// Where a rollouter of this configuration receives a version. kAuto: two sets, or borrowed if the device has too
+// little memory for them. kMappedBase: adapter sets, whose base is the trainer's memory where that can be mapped.
+// With LoRA there is nothing to borrow: versions are small.
 enum class WeightMemory : uint8_t { kTwoSets, kInPlace, kBorrowed, kAuto, kMappedBase };
 WeightMemory ChooseWeightMemory(const v1::RunConfig& config, const model::ModelConfig& shape);
 
-// Whether a rollouter on a GPU may map the base of adapters from the trainer's memory. By grpc alone a trainer stages in
-// host memory, which no rollouter on a GPU maps.
+// Whether a rollouter on a GPU may map the base of adapters from the trainer's memory. By grpc alone a trainer stages
+// in host memory, which no rollouter on a GPU maps.
 bool MapsBaseOnGpu(const v1::RunConfig& config, const model::ModelConfig& shape);
 
-// Bytes that are in use on a rollouter's GPU at times, and may not be there when its engine is made: the trainer's send
-// slots, in a run that shares it; and the rollouter's own base of adapters, if it begins without one (MapsBaseOnGpu) and
-// may have to receive it. A base that the trainer lends is there from the trainer's start on, once for both. `wire` is the
-// manifest of the whole model, also for one rank of several: the send slots of a trainer rank are for all of them. Errors
-// of layouts that do not fit the model.
+// Bytes that are in use on a rollouter's GPU at times, and may not be there when its engine is made: the trainer's
+// send slots, in a run that shares it; and the rollouter's own base of adapters, if it begins without one
+// (MapsBaseOnGpu) and may have to receive it. A base that the trainer lends is there from the trainer's start on,
+// once for both. `wire` is the manifest of the whole model, also for one rank of several: the send slots of a trainer
+// rank are for all of them. Errors of layouts that do not fit the model.
 absl::StatusOr<int64_t> CountLateGpuBytes(const v1::RunConfig& config, const model::ModelConfig& shape,
                                           const Manifest& wire);
 

@@ -18,9 +18,9 @@ namespace syncopate::rollouterd {
 // the communicator of all ranks. Must outlive the node.
 class LeadingRank {
  public:
-  // Listens at rollouter.ranks_listen, announces that in the run directory, and waits for the other ranks, which then wait
-  // for Connect(). `config` must include what the trainer said of the model; `shape` must be divisible among the ranks.
-  // No rank allocates anything on a device. RANK_LOST, RANK_MISMATCH, CANCELLED (reason STOPPED); errors of
+  // Listens at rollouter.ranks_listen, announces that in the run directory, and waits for the other ranks, which then
+  // wait for Connect(). `config` must include what the trainer said of the model; `shape` must be divisible among the
+  // ranks. No rank allocates anything on a device. RANK_LOST, RANK_MISMATCH, CANCELLED (reason STOPPED); errors of
   // FindRolloutPlace and of servers.
   static absl::StatusOr<std::unique_ptr<LeadingRank>> Gather(daemon::Daemon* daemon, const v1::RunConfig& config,
                                                              const model::ModelConfig& shape);

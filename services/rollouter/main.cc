@@ -136,9 +136,9 @@ absl::StatusOr<std::set<std::string>> FindCards(const v1::RunConfig& config) {
   return std::set<std::string>{card};
 }
 
-// Waits, on rank 0, until the devices of all ranks are the rollouters'; from then on the replica counts as being there. A
-// rank does not know the others' devices before they have come, and they need the model for that: so this asks for the
-// model once more.
+// Waits, on rank 0, until the devices of all ranks are the rollouters'; from then on the replica counts as being
+// there. A rank does not know the others' devices before they have come, and they need the model for that: so this
+// asks for the model once more.
 absl::Status AwaitRolloutersTurn(daemon::Daemon& daemon, const std::string& metrics_address,
                                  const std::set<std::string>& cards, const LeadingRank& replica, FoundModel* model) {
   LearnModelOptions options = MakeLearnOptions(daemon, metrics_address, cards);

@@ -29,15 +29,16 @@ struct LearnedModel {
   std::map<std::string, std::string> files;  // contents by name: tokenizer.json, tokenizer_config.json, ...
   // The tokenizer of tokenizer.json; null if the model has none.
   std::shared_ptr<const text::tokenizer::Tokenizer> tokenizer;
-  // For a request with cards: the call, which stays open while this exists, for two minutes at most. It tells a trainer
-  // that takes turns on one of them that this process is still there: free it when the stream of work is open. Freeing it
-  // does not wait for the trainer. Null otherwise.
+  // For a request with cards: the call, which stays open while this exists, for two minutes at most. It tells a
+  // trainer that takes turns on one of them that this process is still there: free it when the stream of work is
+  // open. Freeing it does not wait for the trainer. Null otherwise.
   std::shared_ptr<const void> presence = nullptr;
 };
 
 // Asks the trainer at `address` (TrainerService.GetModel) and checks the answer: digests and sizes of the files, that
-// the manifest follows from the shape, and that the tokenizer can be read. `request` says who asks. Blocks until `deadline`. The call's errors;
-// INVALID_ARGUMENT or DATA_LOSS (reason BAD_MODEL_ANSWER) for an impossible answer; those of ModelConfig and Tokenizer.
+// the manifest follows from the shape, and that the tokenizer can be read. `request` says who asks. Blocks until
+// `deadline`. The call's errors; INVALID_ARGUMENT or DATA_LOSS (reason BAD_MODEL_ANSWER) for an impossible answer;
+// those of ModelConfig and Tokenizer.
 absl::StatusOr<LearnedModel> GetModel(const std::string& address,
                                       const std::shared_ptr<const auth::TransportSecurity>& security,
                                       absl::Time deadline, const v1::GetModelRequest& request = {});

@@ -213,8 +213,8 @@ class FollowingRollouterRank {
     SYNCOPATE_ASSIGN_OR_RETURN(const EngineCommand command, FromProto(order));
     SYNCOPATE_RETURN_IF_ERROR(ObeyOne(command));
     if (command.kind != EngineCommand::Kind::kMakeRunner) return absl::OkStatus();
-    // The measurement began when the device was opened. Until it ends nobody else measures there, and what a trainer has
-    // staged stays there.
+    // The measurement began when the device was opened. Until it ends nobody else measures there, and what a trainer
+    // has staged stays there.
     if (device_->card != nullptr) daemon::EndMeasurement(device_->card.get(), engine_->device_bytes());
     // Not earlier: a member of the run may get weights at once, and by now rank 0 has made its runner.
     SYNCOPATE_RETURN_IF_ERROR(JoinRun());
@@ -233,8 +233,8 @@ class FollowingRollouterRank {
     if (command.kind == EngineCommand::Kind::kExchange) target_->Exchanged(command.version);
     if (command.kind == EngineCommand::Kind::kBeginInPlace) target_->Stopped(command.version);
     if (command.kind == EngineCommand::Kind::kRestoreWeights && engine_->room().ok()) target_->EndSleep();
-    // The synchronizer gives the replica its next version when all ranks take one: it hears of that now, and before rank 0
-    // does, not with a heartbeat.
+    // The synchronizer gives the replica its next version when all ranks take one: it hears of that now, and before
+    // rank 0 does, not with a heartbeat.
     const bool changes_held =
         command.kind == EngineCommand::Kind::kReleaseWeights || command.kind == EngineCommand::Kind::kRestoreWeights;
     if (changes_held && member_ != nullptr) member_->Announcer()();

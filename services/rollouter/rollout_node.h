@@ -88,7 +88,8 @@ class RolloutNode {
                     const std::string& endpoint_address = "");
 
   // OK while this process can go on. Else why not: the synchronizer refuses it for good or is lost, its weights have
-  // changed in memory (reason WEIGHTS_DAMAGED), the engine has failed, or the worker of users' Python has no reward of the run's name.
+  // changed in memory (reason WEIGHTS_DAMAGED), the engine has failed, or the worker of users' Python has no reward
+  // of the run's name.
   absl::Status CheckAlive() const;
   // Whether the node can work now: readiness.h.
   absl::Status CheckReady() const;

@@ -44,8 +44,8 @@ class WorkClient final : public std::enable_shared_from_this<WorkClient> {
     absl::Duration max_backoff = absl::Seconds(1);
     absl::Duration heartbeat = absl::Seconds(1);  // the longest time between two messages to the trainer
     int64_t report_tokens = 0;                    // a sample is reported when it has so many new ones; 0: none is
-    // The devices of the engine's ranks, which share them with the trainer if it has one of them (run.share_gpu): then they
-    // take turns. Empty: they share none.
+    // The devices of the engine's ranks, which share them with the trainer if it has one of them (run.share_gpu):
+    // then they take turns. Empty: they share none.
     std::set<std::string> cards = {};
     // After so long without a stream the engine gives shared devices up by itself. Half of what the trainer waits
     // before it counts the rollouter as gone (CardTurns::Options::absent_limit).

@@ -63,8 +63,8 @@ inline absl::StatusOr<std::string> FindRanksAddress(const RankWords& words, int3
   return address->ToString();
 }
 
-// The facts about a rank in its hello. All ranks of a group have the same ones except `rank`, `gpu`, `ranks_address` and
-// `card`, which may differ for each rank.
+// The facts about a rank in its hello. All ranks of a group have the same ones except `rank`, `gpu`, `ranks_address`
+// and `card`, which may differ for each rank.
 struct RankFacts {
   int32_t rank = 0;
   int32_t world = 1;
@@ -97,9 +97,9 @@ struct RankStreamsOptions {
 // is called once with the reason. A stranger cannot end the group: a hello does so only if it shows the group's secret
 // and its rank has not come yet. Thread-safe. Must outlive the server that serves it.
 //
-// Service must have a method Attend. Request must have a Hello with the members of RankFacts (`card` may be missing), which
-// is the first message; all later ones are heartbeats and reports. Response must have a Welcome, which is the first message, and a
-// Stop, which is the last; all between them are orders.
+// Service must have a method Attend. Request must have a Hello with the members of RankFacts (`card` may be missing),
+// which is the first message; all later ones are heartbeats and reports. Response must have a Welcome, which is the
+// first message, and a Stop, which is the last; all between them are orders.
 template <typename Service, typename Request, typename Response>
 class RankStreams : public Service::CallbackService {
  public:

@@ -35,8 +35,8 @@ class RunControl {
 
   explicit RunControl(Options options);
 
-  // From now on GetModel() succeeds. `turns`: what the trainer takes turns by with rollouters on its devices, `cards`; null:
-  // it has devices of its own.
+  // From now on GetModel() succeeds. `turns`: what the trainer takes turns by with rollouters on its devices,
+  // `cards`; null: it has devices of its own.
   void SetModel(std::shared_ptr<const ModelOffer> offer, trainer::TurnDesk* turns = nullptr,
                 std::set<std::string> cards = {});
   // From now on all methods succeed.

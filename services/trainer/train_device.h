@@ -80,8 +80,8 @@ struct TrainDevice {
   std::string LendBase() const;
 };
 
-// What a trainer knows to have of its GPU's memory, by owner: all but its context and libraries. The sum is `send_bytes`,
-// of its send slots there, and what `policy` has reserved.
+// What a trainer knows to have of its GPU's memory, by owner: all but its context and libraries. The sum is
+// `send_bytes`, of its send slots there, and what `policy` has reserved.
 daemon::CardOwners ListOwnParts(const trainer::PolicyMemory& policy, int64_t send_bytes);
 // ListOwnParts of what `device` has now. Call it on the thread that owns the policy, or between that thread's calls.
 daemon::CardOwners ListOwnParts(const TrainDevice& device);
@@ -92,11 +92,11 @@ daemon::CardOwners ListOwnParts(const TrainDevice& device);
 // FAILED_PRECONDITION (reason TURN_STUCK). RESOURCE_EXHAUSTED (reason STATE_TOO_LARGE) at once if it fits no empty one.
 absl::Status MakePolicy(const v1::RunConfig& config, int64_t send_bytes, TrainDevice* device);
 
-// What this rank has on a device that it shares (run.share_gpu) in its turn, but for a step's own: its state and send slots,
-// which are to be had again in each turn. Call it when the state is there.
+// What this rank has on a device that it shares (run.share_gpu) in its turn, but for a step's own: its state and send
+// slots, which are to be had again in each turn. Call it when the state is there.
 int64_t CountTurnBytes(const TrainDevice& device);
-// Whether the device has room for `turn_bytes`, what is there of them already included. RESOURCE_EXHAUSTED (reason NO_ROOM)
-// with the numbers. OK on a CPU.
+// Whether the device has room for `turn_bytes`, what is there of them already included. RESOURCE_EXHAUSTED (reason
+// NO_ROOM) with the numbers. OK on a CPU.
 absl::Status CheckTurnRoom(const TrainDevice& device, int64_t turn_bytes);
 
 // What rank `device.rank` of the run sends, and for whom it packs.
@@ -110,9 +110,9 @@ bool LendsBase(const v1::RunConfig& config, const TrainDevice& device);
 // Makes device->base_lender. If that fails, the base is sent to all, and the log says why.
 void OpenBaseLender(uint64_t fingerprint, TrainDevice* device);
 
-// Stages in host memory, in sync.send_slots slots (by default 2: a reader of the last version continues while the next
-// one is staged), after MakePolicy. A trainer on the CPU that takes turns with rollouters (run.share_gpu) lends them the base
-// of adapters; one on a GPU stages there what it lends.
+// Stages in host memory, in sync.send_slots slots (by default 2: a reader of the last version continues while the
+// next one is staged), after MakePolicy. A trainer on the CPU that takes turns with rollouters (run.share_gpu) lends
+// them the base of adapters; one on a GPU stages there what it lends.
 absl::Status StageOnHost(const v1::RunConfig& config, Manifest wire, TrainDevice* device);
 
 // Rank `rank` of a trainer on the CPU, which stages in host memory and offers no transport but "grpc".

@@ -78,7 +78,8 @@ class TrainerDaemon {
   absl::Status OfferModel(const std::string& run_id);
   void OpenTensorBoard(const PolicyVersion& start);
   void ShowMemory();
-  // The shared device has become the trainer's, or is about to be given back: what libraries take more then is measured.
+  // The shared device has become the trainer's, or is about to be given back: what libraries take more then is
+  // measured.
   void MeasureTurn(bool begins);
   // The devices of all ranks.
   std::set<std::string> FindCards() const;

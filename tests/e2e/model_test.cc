@@ -164,7 +164,8 @@ TEST(ModelDirectoryTest, ExpertsAndWindowsTrainSyncGenerateAndGoOutAgain) {
   ExportAndGenerate(slides.Path("checkpoints/e1-s3"), slides.temp_dir() + "/exported", "mistral-slides");
 }
 
-// The ranks of its rollouter have no file: each asks the trainer for the model, and rank 0 once more for the devices of all.
+// The ranks of its rollouter have no file: each asks the trainer for the model, and rank 0 once more for the devices
+// of all.
 TEST(ModelDirectoryTest, AReplicaThatTakesTurnsLearnsTheModelBeforeItNamesItsDevices) {
   RunHarness run(SmallRun(GoldenModelPath("qwen3-moe"), 3));
   ExpectEnd(

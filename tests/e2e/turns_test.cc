@@ -83,8 +83,8 @@ TEST(TurnsTest, StrictlyOnPolicyARunInTurnsHasTheBitsOfTheTwin) {
   EXPECT_EQ(run.Digests(), *twin);
 }
 
-// The ranks share one policy, so that all of them have their turn at the same time. Each writes its part of a checkpoint from
-// its host memory.
+// The ranks share one policy, so that all of them have their turn at the same time. Each writes its part of a
+// checkpoint from its host memory.
 TEST(TurnsTest, SeveralTrainerRanksTakeTurnsTogetherAndHaveTheBitsOfARunApart) {
   constexpr int64_t kFewSteps = 12;
   const auto get_digests = [](const std::string& shares) {
@@ -105,8 +105,8 @@ TEST(TurnsTest, SeveralTrainerRanksTakeTurnsTogetherAndHaveTheBitsOfARunApart) {
   EXPECT_EQ(in_turns, get_digests("false"));
 }
 
-// A replica leaves its devices as one, keeps its answers, receives the shards of both trainer ranks at both of its own, and
-// goes on.
+// A replica leaves its devices as one, keeps its answers, receives the shards of both trainer ranks at both of its
+// own, and goes on.
 TEST(TurnsTest, AReplicaOfSeveralRanksTakesTurnsAndHasTheBitsOfTheTwin) {
   constexpr int64_t kFewSteps = 12;
   for (const int world : {1, 2}) {
@@ -312,8 +312,8 @@ Footprint ReadFootprint(pid_t pid) {
           std::distance(std::filesystem::directory_iterator(folder + "/fd"), std::filesystem::directory_iterator())};
 }
 
-// The least of what is read while some steps are made: a trainer's state is in its memory at one moment of a turn, and not
-// at another.
+// The least of what is read while some steps are made: a trainer's state is in its memory at one moment of a turn,
+// and not at another.
 Footprint ReadLeastFootprint(const RunHarness& run, pid_t pid) {
   constexpr int64_t kSteps = 5;
   Footprint least = ReadFootprint(pid);

@@ -139,8 +139,8 @@ TEST_P(LostRankInTurnsTest, EndsTheReplicaAsOneAndTheTrainerTakesItsTurnsWithThe
   EXPECT_THAT(ProcessesNaming(run.run_dir()), IsEmpty());
 }
 
-// The next replica's ranks come, and none of them takes memory before the turn is over: their rank 0 waits for the answer to
-// its call for the model, and the other one for rank 0. A stopped trainer has a long turn.
+// The next replica's ranks come, and none of them takes memory before the turn is over: their rank 0 waits for the
+// answer to its call for the model, and the other one for rank 0. A stopped trainer has a long turn.
 TEST(RollouterRanksTest, AReplicaThatLosesARankInTheTrainersTurnComesBackAfterIt) {
   constexpr int64_t kSteps = 12;
   // Steps that take longer than a look at a daemon.

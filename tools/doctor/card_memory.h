@@ -10,8 +10,8 @@
 
 namespace syncopate::doctor {
 
-// What one trainer rank and one rank of a rollouter need of a GPU, in bytes, whether they have a card each, split one or
-// take turns on one (run.share_gpu). Activations of a step, and buffers of the engine, come besides.
+// What one trainer rank and one rank of a rollouter need of a GPU, in bytes, whether they have a card each, split one
+// or take turns on one (run.share_gpu). Activations of a step, and buffers of the engine, come besides.
 struct CardMemory {
   int64_t state = 0;       // the trainer's weights in float32 and the type that computes, gradients and moments
   int64_t send = 0;        // its send slots
@@ -36,10 +36,10 @@ struct CardMemory {
 // Errors as GetRankMemory().
 absl::StatusOr<CardMemory> GetCardMemory(const v1::RunConfig& config);
 
-// Three findings for a run on GPUs: the memory with a card each, on one card that is split, and on one card in turns with
-// the seconds that a turn moves. That of the configuration itself is bad if it does not fit the GPUs of this machine, and
-// a warning if keys and values of all sequences do not. No findings without a GPU in the configuration, or if the model
-// cannot be read, which ExamineInputs reports.
+// Three findings for a run on GPUs: the memory with a card each, on one card that is split, and on one card in turns
+// with the seconds that a turn moves. That of the configuration itself is bad if it does not fit the GPUs of this
+// machine, and a warning if keys and values of all sequences do not. No findings without a GPU in the configuration,
+// or if the model cannot be read, which ExamineInputs reports.
 std::vector<Finding> ExamineCardMemory(const Machine& machine, const v1::RunConfig& config);
 
 }  // namespace syncopate::doctor

@@ -30,8 +30,8 @@ int64_t CountSlots(const v1::RunConfig& config) {
   return IsOnGpu(config) ? 1 : 2;
 }
 
-// Whether rollouters that take turns with the trainer map its base weights. On a GPU they map none that are staged in host
-// memory.
+// Whether rollouters that take turns with the trainer map its base weights. On a GPU they map none that are staged in
+// host memory.
 bool LendsBase(const v1::RunConfig& config, const config::RunModel& model) {
   const bool is_staged_here = !IsOnGpu(config) || config.sync().transport() != "grpc";
   const bool has_ranks = config.trainer().world() > 1 || config.rollout().tensor_parallel() > 1;

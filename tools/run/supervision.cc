@@ -81,7 +81,8 @@ std::vector<ChildAction> RunSupervision::OnReady(const ChildId& id, absl::Time n
   child.since = now;
   child.failed_starts = 0;
   child.was_ready = true;
-  // Daemons call the synchronizer first, and rollouters the workers: all of them must listen before other children start.
+  // Daemons call the synchronizer first, and rollouters the workers: all of them must listen before other children
+  // start.
   bool all_begin = children_[kSynchronizerId].was_ready;
   for (int64_t i = 0; i < options_.workers; ++i) all_begin = all_begin && children_[{kEnvironment, i}].was_ready;
   if (!all_begin || stopping()) return actions;

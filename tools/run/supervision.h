@@ -42,13 +42,13 @@ enum class RunOutcome { kRunning, kCompleted, kInterrupted, kFailed };
 // Decides which daemons of a run are started, restarted and stopped. Sans-IO: its owner reports events with their time,
 // performs the returned actions, and reports again. No thread, no clock; not thread-safe.
 //
-// The synchronizer starts first, with the workers of users' Python if there are any; once all of them are ready, the trainer
-// and the rollouters start. A rollouter, synchronizer or worker that exits is restarted after a backoff. The ranks of one
-// rollouter end together, each by itself, and no rank restarts while another rank of the earlier incarnation is alive:
-// one that does not end is stuck, and is killed. The run ends when the trainer's rank 0 exits (code 0: completed), when
-// another trainer rank fails, when a daemon refuses its configuration, or when the synchronizer, all workers or all
-// rollouters keep failing. Stopping has two stages within the grace: the trainer is asked first, so that it can save
-// with the others alive, then the others; a daemon that is late is killed.
+// The synchronizer starts first, with the workers of users' Python if there are any; once all of them are ready, the
+// trainer and the rollouters start. A rollouter, synchronizer or worker that exits is restarted after a backoff. The
+// ranks of one rollouter end together, each by itself, and no rank restarts while another rank of the earlier
+// incarnation is alive: one that does not end is stuck, and is killed. The run ends when the trainer's rank 0 exits
+// (code 0: completed), when another trainer rank fails, when a daemon refuses its configuration, or when the
+// synchronizer, all workers or all rollouters keep failing. Stopping has two stages within the grace: the trainer is
+// asked first, so that it can save with the others alive, then the others; a daemon that is late is killed.
 //
 // A daemon that cannot start because the disk is full (daemon::kExitNoSpace) is started again each second, without
 // limit, whatever its role: that is neither a failed start nor a restart.
@@ -141,7 +141,8 @@ class RunSupervision {
   void KillAll(std::vector<ChildAction>* actions) const;
   bool AnyRollouterLeft() const;
   bool AnyWorkerLeft() const;
-  // Whether every child was started. One of those that start first may not be given up before: the others would not start.
+  // Whether every child was started. One of those that start first may not be given up before: the others would not
+  // start.
   bool AllHaveBegun() const;
   // Living ranks of this rollouter that were not started again since this rank's last start.
   std::vector<ChildId> OfEarlierLife(const ChildId& id) const;

@@ -30,9 +30,10 @@ namespace syncopate::trainer {
 struct ActorArenas {
   std::unique_ptr<StateArena> parameters, copy, gradients, first_moment, second_moment;
 
-  // Makes each arena for a rank's parameters, or for what is trained of them (moments, gradients): bfloat16 in `copy`,
-  // which is null unless `has_copy`, and float32 in the others. With `copy` and adapters, `parameters` are the adapters
-  // alone, as the base is in `copy`; with `base_elsewhere` (BaseMemory) it is in none. All are null if `factory` is null.
+  // Makes each arena for a rank's parameters, or for what is trained of them (moments, gradients): bfloat16 in
+  // `copy`, which is null unless `has_copy`, and float32 in the others. With `copy` and adapters, `parameters` are
+  // the adapters alone, as the base is in `copy`; with `base_elsewhere` (BaseMemory) it is in none. All are null if
+  // `factory` is null.
   static absl::StatusOr<ActorArenas> Create(const StateArenaFactory& factory, const FlatShards& shards, bool has_copy,
                                             bool base_elsewhere = false);
 };
@@ -55,10 +56,11 @@ class Actor {
   // Starts from the weights of `files`, which were opened for `config`; if `files` is null, from random weights made
   // from `seed`, the same on every device. `manifest` is the float32 manifest of `config`. `compute`: kFloat or
   // kBFloat16. `ranks`: the communicator of the ranks that share the policy, for memory of `device`; it must outlive
-  // this object, and FlatShards::Create() must have succeeded for it; null: a single rank. `arenas`: memory of `device`
-  // for shards().local_elements(); each null member is replaced by memory of the device's allocator. `reduce`: see
-  // ReducedGradients. `adapters`: the initial adapters, opened for `config`; null: new ones from `seed`. `base`: memory for
-  // the base of adapters, for which CanHoldBase() is true; default: the base is in `arenas`.
+  // this object, and FlatShards::Create() must have succeeded for it; null: a single rank. `arenas`: memory of
+  // `device` for shards().local_elements(); each null member is replaced by memory of the device's allocator.
+  // `reduce`: see ReducedGradients. `adapters`: the initial adapters, opened for `config`; null: new ones from
+  // `seed`. `base`: memory for the base of adapters, for which CanHoldBase() is true; default: the base is in
+  // `arenas`.
   Actor(const model::ModelConfig& config, const Manifest& manifest, const AdamWOptions& options, uint64_t seed,
         at::Device device = at::kCPU, const model::WeightFiles* files = nullptr, at::ScalarType compute = at::kFloat,
         Communicator* ranks = nullptr, ActorArenas arenas = {}, at::ScalarType reduce = at::kFloat,
@@ -132,8 +134,8 @@ class Actor {
   void Restore(const PolicySource& source);
   // See Policy::WriteTensor; `index` is in trained(). All ranks must call it; only rank 0's sink gets the tensor.
   absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink);
-  // See Policy::TakeSnapshot; copies what is trained of this rank's shard. Weights and moments must be on the device, or
-  // in the host memory of their arenas, which is lent then.
+  // See Policy::TakeSnapshot; copies what is trained of this rank's shard. Weights and moments must be on the device,
+  // or in the host memory of their arenas, which is lent then.
   absl::StatusOr<std::shared_ptr<PolicySnapshot>> TakeSnapshot() const { return CopyParts(kPolicyParts); }
   // See Policy::TakeWeights; the same of the weights alone.
   absl::StatusOr<std::shared_ptr<PolicySnapshot>> TakeWeights() const { return CopyParts({PolicyPart::kParameters}); }
@@ -150,8 +152,8 @@ class Actor {
   bool has_arenas() const { return arenas_.parameters != nullptr; }  // not memory of libtorch's allocator
   // True if the base of adapters is in bfloat16 alone.
   bool base_is_rounded() const { return copy_.defined() && shards_.trained_begin() > 0; }
-  // DigestBytes of the float32 numbers of each tensor of the base, as they were read or drawn. Empty unless this rank has
-  // read or drawn all of the base and keeps it rounded.
+  // DigestBytes of the float32 numbers of each tensor of the base, as they were read or drawn. Empty unless this rank
+  // has read or drawn all of the base and keeps it rounded.
   const std::vector<uint64_t>& base_digests() const { return base_digests_; }
   // Whether the base is in BaseMemory.
   bool base_is_elsewhere() const { return !base_tensors_.empty(); }
@@ -205,7 +207,8 @@ class Actor {
   at::Tensor TrainedCopy() const {
     return base_is_elsewhere() ? copy_ : copy_.narrow(0, shards_.trained_begin(), shards_.trained_elements());
   }
-  // The base in bfloat16, in the order of this rank's arena: a part of the copy, or a new tensor if base_is_elsewhere().
+  // The base in bfloat16, in the order of this rank's arena: a part of the copy, or a new tensor if
+  // base_is_elsewhere().
   at::Tensor RoundedBase() const;
   static std::vector<at::Tensor> ViewBase(const PlacedBase& base, at::Device device);
   // The arena of a part, beginning with the first element that is trained.
@@ -252,8 +255,8 @@ class Actor {
     at::Tensor numbers;
   };
   Written written_;
-  // What a base in bfloat16 adds to the sums of all buckets, [buckets] int64. The base does not change, and is summed by
-  // the first digest after the weights have come to the device.
+  // What a base in bfloat16 adds to the sums of all buckets, [buckets] int64. The base does not change, and is summed
+  // by the first digest after the weights have come to the device.
   mutable at::Tensor base_sums_;
   std::function<absl::Status()> reader_;  // that is to be finished; null: there is none
   SideStream reading_;                    // beside the current stream

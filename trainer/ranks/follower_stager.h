@@ -37,8 +37,8 @@ class FollowerStager {
     SYNCOPATE_CHECK(posted);
   }
 
-  // From now on what is staged leaves the device as soon as nobody reads it there, also what a receiver has brought back.
-  // Returns at once; needs that rank 0 has heard of every staging.
+  // From now on what is staged leaves the device as soon as nobody reads it there, also what a receiver has brought
+  // back. Returns at once; needs that rank 0 has heard of every staging.
   void Leave(HoldDevice hold) {
     {
       MutexLock lock(&mutex_);

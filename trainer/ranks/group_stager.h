@@ -41,7 +41,8 @@ class GroupStager final : public WeightStager {
   absl::StatusOr<Staged> Await() override;
   // Rank 0's wait only: the wait of another rank delays rank 0 in the exchanges of its step.
   double TakeWaitSeconds() override { return mine_->TakeWaitSeconds(); }
-  // Says whether rank 0's own slots have left. The other ranks are told once after each Launch, and go on by themselves.
+  // Says whether rank 0's own slots have left. The other ranks are told once after each Launch, and go on by
+  // themselves.
   absl::StatusOr<bool> LeaveDevice() override;
   synchronizer::WeightStore* store() override { return mine_->store(); }
   std::string layout() const override { return mine_->layout(); }

@@ -81,8 +81,8 @@ class Policy {
   virtual absl::Status BeginUse() = 0;
   virtual absl::Status EndUse() = 0;
   // Between two uses: all that the policy has on its device leaves it, or is there again but for what options keep
-  // away. What moving it took, on this rank: all 0 if that was done. Of several ranks each returns when all have done it. No
-  // step is made in rollout mode: FAILED_PRECONDITION (reason ROLLOUT_MODE).
+  // away. What moving it took, on this rank: all 0 if that was done. Of several ranks each returns when all have done
+  // it. No step is made in rollout mode: FAILED_PRECONDITION (reason ROLLOUT_MODE).
   virtual absl::StatusOr<StateMoves> EnterRolloutMode() = 0;
   virtual absl::StatusOr<StateMoves> EnterTrainerMode() = 0;
   // Whether TakeSnapshot(), TakeWeights() and CheckFinite() read the state in host memory now, so that none of it comes

@@ -37,8 +37,8 @@ struct Stage {
   Vector inner[kAdapters][kRows][kDepthVectors];
 };
 
-// The place of a row's vector of columns. What eight lanes read at once must lie in different banks: four vectors of each of
-// two adjacent rows.
+// The place of a row's vector of columns. What eight lanes read at once must lie in different banks: four vectors of
+// each of two adjacent rows.
 __device__ __forceinline__ unsigned PlaceColumn(unsigned row, unsigned vector) { return vector ^ row % 2 * 4; }
 
 // The tiles of a block of `all`, of which the blocks of a column take one after the other.
@@ -287,8 +287,8 @@ bool IsDeep(const AdaptedProduct& product) { return product.rank > adapter_tile:
 
 int32_t CountTiles(int32_t extent, int32_t tile) { return (extent + tile - 1) / tile; }
 
-// `across` blocks for each tile of rows. Blocks have equally many of these, as far as that is possible: as few as fill the GPU,
-// but at most `most_tiles`.
+// `across` blocks for each tile of rows. Blocks have equally many of these, as far as that is possible: as few as
+// fill the GPU, but at most `most_tiles`.
 dim3 GetGrid(int32_t rows, int32_t across, int32_t resident, int32_t most_tiles) {
   const int32_t tiles = CountTiles(rows, kRows);
   const int32_t of_block = CountTiles(tiles, std::max(kMultiprocessors * resident / across, 1));

@@ -6,9 +6,9 @@
 // What adapters add to a tile of 16 rows and 32 columns of a product y: the work of one warp, by its tensor cores. For
 // .cu files only.
 //
-// A lane has two rows of the tile, lane / 4 and the one eight further, and of each of them eight adjacent columns from
-// 8 (lane % 4) on, which are one 16-byte access. The instruction m16n8k16 gives a lane two adjacent columns; the n-th of
-// four instructions therefore computes columns 8 i + 2 n and 8 i + 2 n + 1, for i = 0 .. 3.
+// A lane has two rows of the tile, lane / 4 and the one eight further, and of each of them eight adjacent columns
+// from 8 (lane % 4) on, which are one 16-byte access. The instruction m16n8k16 gives a lane two adjacent columns; the
+// n-th of four instructions therefore computes columns 8 i + 2 n and 8 i + 2 n + 1, for i = 0 .. 3.
 namespace syncopate::rollouter::adapter_tile {
 
 using model::bf16;
@@ -53,22 +53,23 @@ __device__ __forceinline__ int ReadSet(const AdaptedProduct& product, int row) {
   return row >= 0 && row < product.rows ? product.sets[row] : -1;
 }
 
-// The sets of the rows of a block's tiles, each with its place, in shared memory. They are read before the first tile: a
-// load from global memory that is under way while tiles are multiplied makes each of them wait for it.
+// The sets of the rows of a block's tiles, each with its place, in shared memory. They are read before the first
+// tile: a load from global memory that is under way while tiles are multiplied makes each of them wait for it.
 template <int kTiles>
 struct RowSets {
   int32_t own[kTiles][kRows];  // below 0: no adapter, or no row
   unsigned present[kTiles];    // a bit for each set with its place that one of the tile's rows has
 };
 
-// A bit for each set with its place that one of a tile's rows has, of which `own` are the sets. All lanes of the warp must call it.
+// A bit for each set with its place that one of a tile's rows has, of which `own` are the sets. All lanes of the warp
+// must call it.
 __device__ __forceinline__ unsigned FindPresent(const int32_t* own) {
   const int set = own[GetLane() % kRows];
   return __reduce_or_sync(model::kAllLanes, set < 0 ? 0 : 1u << set);
 }
 
-// Reads the sets of `tiles` tiles. The first begins at first_row, and each further one `step` rows after the one before it.
-// All threads of the block must call it; they may use the sets after __syncthreads.
+// Reads the sets of `tiles` tiles. The first begins at first_row, and each further one `step` rows after the one
+// before it. All threads of the block must call it; they may use the sets after __syncthreads.
 template <int kTiles>
 __device__ __forceinline__ void ReadRowSets(const AdaptedProduct& product, int first_row, int step, int tiles,
                                             RowSets<kTiles>& sets) {
@@ -85,9 +86,9 @@ __device__ __forceinline__ void ReadRowSets(const AdaptedProduct& product, int f
   }
 }
 
-// The lane's part of x a^T of the tile's rows, kDepth elements of the rank: eight adjacent ones of each of its rows, from
-// 8 (lane % 4) on. The instruction's order of these elements differs, but a sum has no order as long as those of x a^T and
-// of b are paired alike.
+// The lane's part of x a^T of the tile's rows, kDepth elements of the rank: eight adjacent ones of each of its rows,
+// from 8 (lane % 4) on. The instruction's order of these elements differs, but a sum has no order as long as those of
+// x a^T and of b are paired alike.
 constexpr int kWords = kVector / 2;  // of two elements each
 struct Inner {
   unsigned rows[kLaneRows][kWords];
@@ -124,8 +125,8 @@ __device__ __forceinline__ Inner ReadInner(const AdaptedProduct& product, int ad
   return inner;
 }
 
-// The lane's part of b for the tile's columns and kDepth elements of the rank, eight adjacent ones of each of four columns. It
-// stays in registers: most tiles of the same columns need the same part.
+// The lane's part of b for the tile's columns and kDepth elements of the rank, eight adjacent ones of each of four
+// columns. It stays in registers: most tiles of the same columns need the same part.
 struct Outer {
   int set = -1;
   unsigned columns[kColumns / 8][kWords] = {};
@@ -144,8 +145,8 @@ __device__ __forceinline__ void ReadOuter(const AdaptedProduct& product, int ada
   }
 }
 
-// Reads what a row of `set` needs, which most likely is what the first tile needs. This may run before the earlier kernels
-// end: no kernel of a pass writes sets or B.
+// Reads what a row of `set` needs, which most likely is what the first tile needs. This may run before the earlier
+// kernels end: no kernel of a pass writes sets or B.
 __device__ __forceinline__ void ReadFirstOuter(const AdaptedProduct& product, int adapter, int column, int set,
                                                Outer& outer) {
   if (adapter >= 0 && set >= 0) ReadOuter(product, adapter, column, set, /*depth=*/0, outer);
@@ -169,8 +170,8 @@ __device__ __forceinline__ void Multiply(const Inner& inner, const Outer& outer,
   }
 }
 
-// Begins to copy 16 bytes of the x a^T of a row of a tile by `set`, elements of the rank from `element` on; zeros where the
-// row has none.
+// Begins to copy 16 bytes of the x a^T of a row of a tile by `set`, elements of the rank from `element` on; zeros
+// where the row has none.
 __device__ __forceinline__ void CopyInner(const AdaptedProduct& product, int adapter, const bf16* y, int row, int set,
                                           int element, Vector* to) {
   const int column = product.columns + (GetPlace(set) * product.count + adapter) * product.rank + element;
@@ -178,7 +179,8 @@ __device__ __forceinline__ void CopyInner(const AdaptedProduct& product, int ada
          y + static_cast<int64_t>(row) * GetStride(product) + column, to);
 }
 
-// Puts zeros in the rows of other sets, which so do not change a bit of a row's result. `own`: the sets of the tile's rows.
+// Puts zeros in the rows of other sets, which so do not change a bit of a row's result. `own`: the sets of the tile's
+// rows.
 __device__ __forceinline__ void KeepSet(const int32_t* own, int set, Inner& inner) {
 #pragma unroll
   for (int i = 0; i < kLaneRows; ++i) {
@@ -188,10 +190,10 @@ __device__ __forceinline__ void KeepSet(const int32_t* own, int set, Inner& inne
   }
 }
 
-// values[row][i] = base[row][i] + what the adapter adds to its columns from `column` on. `of_tile`: x a^T of the tile in shared
-// memory, elements of the rank from 0 on, with zeros for rows without an adapter; with kDeep, which ranks above kDepth need,
-// it is not used. `own` and `present`: of the tile (RowSets). All lanes of the warp must call it, with the same `adapter` and
-// `column`.
+// values[row][i] = base[row][i] + what the adapter adds to its columns from `column` on. `of_tile`: x a^T of the tile
+// in shared memory, elements of the rank from 0 on, with zeros for rows without an adapter; with kDeep, which ranks
+// above kDepth need, it is not used. `own` and `present`: of the tile (RowSets). All lanes of the warp must call it,
+// with the same `adapter` and `column`.
 template <bool kDeep>
 __device__ __forceinline__ void Add(const AdaptedProduct& product, int adapter, const bf16* y, int first_row,
                                     const int32_t* own, unsigned present, int column, const Vector* base,
