@@ -450,7 +450,7 @@ absl::StatusOr<int64_t> EngineThread::Sleep(int32_t level, absl::Duration deadli
 absl::StatusOr<int64_t> EngineThread::RunUnlessReceiving(const std::function<absl::StatusOr<int64_t>()>& command,
                                                          absl::Duration deadline) {
   absl::StatusOr<int64_t> freed = RunFallible(command);
-  // UNAVAILABLE and BUSY means that a weight sync is in progress; other errors, such as RANK_LOST, cannot be waited
+  // UNAVAILABLE with reason BUSY: a weight sync is in progress. Other errors, such as RANK_LOST, cannot be waited
   // for.
   if (!absl::IsUnavailable(freed.status()) || ErrorReason(freed.status()) != "BUSY") return freed;
   // The weight sync ends by itself. No other can begin before this command has ended, because waiting_sleeps_ is

@@ -8,7 +8,6 @@
 namespace syncopate::rollouter {
 namespace {
 
-using adapter_tile::Inner;
 using adapter_tile::kColumns;
 using adapter_tile::kDepthVectors;
 using adapter_tile::kLaneRows;
@@ -46,17 +45,18 @@ __device__ __forceinline__ int CountTiles(int all) {
   return (all - static_cast<int>(blockIdx.y) + static_cast<int>(gridDim.y) - 1) / static_cast<int>(gridDim.y);
 }
 
-// What the threads of a block copy to a stage: vectors of two rows each, so that a warp reads whole lines of memory, of
-// one or two arrays, and of x a^T.
+// Which vectors of columns a thread copies to a stage: one of each of two rows, so that a warp reads whole lines of
+// memory.
 struct CopiedPlaces {
   static constexpr unsigned kCopiedRows = kThreads / kBlockVectors;
   static_assert(kCopiedRows * kLaneRows == kRows && kCopiedRows % 2 == 0);
 
-  // The vectors of thread t of both rows have the same place in them.
+  // The same in both rows.
   const unsigned row = threadIdx.x / kBlockVectors, vector = threadIdx.x % kBlockVectors;
   const unsigned place = PlaceColumn(row, vector);
 
-  // Begins to copy the columns of a tile from this thread's upper row's on; zeros of rows behind the first `left`.
+  // Begins to copy this thread's vectors of a tile, the upper row's from `from`; zeros for a row that is not among the
+  // `left` rows from the upper one on.
   template <int kAdapters>
   __device__ __forceinline__ void Copy(const bf16* from, int64_t stride, int left, int which,
                                        Stage<kAdapters>& stage) const {

@@ -21,6 +21,7 @@ constexpr int kLaneRows = 2;
 constexpr int kDepth = 32;  // elements of the rank that are multiplied at once
 constexpr int kDepthVectors = kDepth / kVector;
 constexpr int kSteps = kDepth / 16;  // instructions for these
+constexpr int kWords = kVector / 2;  // of a vector: two elements each
 
 __device__ __forceinline__ int GetLane() { return static_cast<int>(threadIdx.x) % kWarp; }
 // The first of this lane's columns in the tile.
@@ -45,7 +46,7 @@ __device__ __forceinline__ void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
 }
 
-// A row's set with its place (MakeRowSet) and what it is made of.
+// What a row's set with its place (MakeRowSet) is made of.
 __device__ __forceinline__ int GetSet(int row_set) { return row_set % kRowSets; }
 __device__ __forceinline__ int GetPlace(int row_set) { return row_set / kRowSets; }
 
@@ -89,7 +90,6 @@ __device__ __forceinline__ void ReadRowSets(const AdaptedProduct& product, int f
 // The lane's part of x a^T of the tile's rows, kDepth elements of the rank: eight adjacent ones of each of its rows,
 // from 8 (lane % 4) on. The instruction's order of these elements differs, but a sum has no order as long as those of
 // x a^T and of b are paired alike.
-constexpr int kWords = kVector / 2;  // of two elements each
 struct Inner {
   unsigned rows[kLaneRows][kWords];
 };

@@ -56,7 +56,7 @@ class LeavingStager final : public WeightStager {
   }
 
  private:
-  const Manifest manifest_;
+  const Manifest manifest_ = {};
   Mutex mutex_;
   absl::StatusOr<bool> leaves_ ABSL_GUARDED_BY(mutex_) = false;
   int asked_ ABSL_GUARDED_BY(mutex_) = 0;
