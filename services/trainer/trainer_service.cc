@@ -9,6 +9,7 @@
 #include "services/rpc/server_stream.h"
 #include "services/rpc/timer.h"
 #include "services/rpc/unary.h"
+#include "services/wire/codec.h"
 
 namespace syncopate::trainerd {
 namespace {

@@ -336,7 +336,8 @@ TEST(TurnsTest, FiftyTurnsTakeNeitherMemoryNorDescriptors) {
   for (const char* role : {"trainer", "rollouter", "synchronizer"}) {
     auto endpoint = run.Endpoint(role);
     ASSERT_THAT(endpoint, IsOk());
-    before[role] = {endpoint->pid, ReadLeastFootprint(run, endpoint->pid)};
+    const auto pid = static_cast<pid_t>(endpoint->pid);
+    before[role] = {pid, ReadLeastFootprint(run, pid)};
   }
   ASSERT_THAT(run.AwaitStep(kWarm + kTurns), IsOk());
   for (const auto& [role, one] : before) {

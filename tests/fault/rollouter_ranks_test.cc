@@ -98,7 +98,8 @@ TEST_P(LostReplicaRankTest, EndsTheWholeReplicaSoonAndItStartsAgain) {
   ASSERT_GT(other, 0);
   EXPECT_THAT(ProcessesNaming(kGroupSecretVariable), IsEmpty());  // other users could read a command line
   ASSERT_EQ(kill(victim, signal), 0);
-  EXPECT_TRUE(Eventually(kReplicaEndsWithin, [&] { return kill(other, 0) != 0 || PidOfRank(run, 1 - rank) != other; }));
+  EXPECT_TRUE(Eventually(kReplicaEndsWithin,
+                         [&, left = 1 - rank] { return kill(other, 0) != 0 || PidOfRank(run, left) != other; }));
   EXPECT_THAT(run.Log(absl::StrCat("rollouter-0", rank == 0 ? "-rank1" : "")), HasSubstr("RANK_LOST"));
   ASSERT_THAT(run.AwaitStep(run.LastStep() + 5, 2 * kPatience), IsOk()) << (*process)->Log();
   EXPECT_NE(PidOfRank(run, rank), victim);
@@ -128,7 +129,8 @@ TEST_P(LostRankInTurnsTest, EndsTheReplicaAsOneAndTheTrainerTakesItsTurnsWithThe
   ASSERT_GT(victim, 0);
   ASSERT_GT(other, 0);
   ASSERT_EQ(kill(victim, signal), 0);
-  EXPECT_TRUE(Eventually(kReplicaEndsWithin, [&] { return kill(other, 0) != 0 || PidOfRank(run, 1 - rank) != other; }));
+  EXPECT_TRUE(Eventually(kReplicaEndsWithin,
+                         [&, left = 1 - rank] { return kill(other, 0) != 0 || PidOfRank(run, left) != other; }));
   auto exit = (*process)->WaitExit(3 * kPatience);
   ASSERT_THAT(exit, IsOk());
   EXPECT_EQ(exit->code, 0) << (*process)->Log();
@@ -156,10 +158,11 @@ TEST(RollouterRanksTest, AReplicaThatLosesARankInTheTrainersTurnComesBackAfterIt
     auto metrics = HttpGet(rollouter->metrics, "/metrics");
     return metrics.ok() && metrics->find("syncopate_rollouter_memory_bytes{kind=\"weights\"} 0\n") != std::string::npos;
   };
+  const auto trainer_pid = static_cast<pid_t>(trainer->pid);
   const auto stops_in_its_turn = [&] {
-    if (!has_left() || kill(trainer->pid, SIGSTOP) != 0) return false;
+    if (!has_left() || kill(trainer_pid, SIGSTOP) != 0) return false;
     if (has_left()) return true;
-    kill(trainer->pid, SIGCONT);  // the turn was over when it was stopped
+    kill(trainer_pid, SIGCONT);  // the turn was over when it was stopped
     return false;
   };
   ASSERT_TRUE(Eventually(kPatience, stops_in_its_turn, absl::Milliseconds(1)));
@@ -174,7 +177,7 @@ TEST(RollouterRanksTest, AReplicaThatLosesARankInTheTrainersTurnComesBackAfterIt
   // Rank 0 joins once for the model, when all ranks have come, and once more when it has its engine.
   EXPECT_TRUE(Eventually(kPatience, [&] { return starts("joined the synchronizer") == 3; }));
   EXPECT_EQ(starts("all 2 ranks of this replica are there"), 1);
-  ASSERT_EQ(kill(trainer->pid, SIGCONT), 0);
+  ASSERT_EQ(kill(trainer_pid, SIGCONT), 0);
   auto exit = (*process)->WaitExit(3 * kPatience);
   ASSERT_THAT(exit, IsOk());
   EXPECT_EQ(exit->code, 0) << (*process)->Log();

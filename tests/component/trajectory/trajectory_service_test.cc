@@ -6,6 +6,7 @@
 #include <future>
 #include <memory>
 
+#include "absl/strings/str_cat.h"
 #include "services/rpc/server.h"
 #include "tests/component/trajectory/fake_rollouter.h"
 #include "tests/support/hand_clock.h"
@@ -302,9 +303,9 @@ TEST_F(TrajectoryServiceTest, ACertificateTakesPromptsAsARollouterAloneAndSaysTh
   for (auth::AuthRole role : auth::AllAuthRoles()) {
     const std::string caller = auth::AuthRoleName(role);
     for (const std::string said : {"rollouter", "trainer"}) {
-      SCOPED_TRACE(caller + " says hello as " + said);
+      SCOPED_TRACE(absl::StrCat(caller, " says hello as ", said));
       FakeRollouter one(server_->address(), authority.SecurityFor(caller));
-      MemberId member = TrainingDataWorld::Member(said + "-of-" + caller);
+      MemberId member = TrainingDataWorld::Member(absl::StrCat(said, "-of-", caller));
       member.role = said;
       one.Hello(member, TrainingDataWorld::kRunId);
       if (caller == "rollouter" && said == caller) {

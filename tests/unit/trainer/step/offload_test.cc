@@ -29,7 +29,7 @@ using testing::Pointers;
 using testing::PolicyCopy;
 
 std::vector<TrajectoryGroup> RandomGroups(uint64_t seed) {
-  return testing::RandomGroups(testing::GroupedQueryModel().vocab_size, 6, 4, seed,
+  return testing::RandomGroups(static_cast<int32_t>(testing::GroupedQueryModel().vocab_size), 6, 4, seed,
                                [](Trajectory& sample, const testing::Draw& draw) {
                                  sample.spans = {{{1, 0}, 0, static_cast<int32_t>(sample.tokens.size())}};
                                  sample.reward = 0.2f * static_cast<float>(draw(6));
