@@ -100,9 +100,7 @@ WeightMemory ChooseWeightMemory(const v1::RunConfig& config, const model::ModelC
 }
 
 bool MapsBaseOnGpu(const v1::RunConfig& config, const model::ModelConfig& shape) {
-  // Ranks that share the base lend none.
-  return ChooseWeightMemory(config, shape) == WeightMemory::kMappedBase && config.sync().transport() != "grpc" &&
-         config.trainer().world() <= 1;
+  return LendsBase(config, shape) && config.sync().transport() != "grpc";
 }
 
 absl::StatusOr<int64_t> CountLateGpuBytes(const v1::RunConfig& config, const model::ModelConfig& shape,

@@ -167,4 +167,9 @@ absl::StatusOr<std::shared_ptr<const model::AdapterFiles>> OpenInitialAdapters(c
   return adapters;
 }
 
+bool LendsBase(const v1::RunConfig& config, const model::ModelConfig& shape) {
+  const bool has_ranks = config.trainer().world() > 1 || config.rollout().tensor_parallel() > 1;
+  return config.run().share_gpu() && !has_ranks && shape.lora.enabled();
+}
+
 }  // namespace syncopate::config

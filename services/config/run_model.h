@@ -53,4 +53,8 @@ absl::StatusOr<std::shared_ptr<const model::WeightFiles>> OpenInitialWeights(con
 absl::StatusOr<std::shared_ptr<const model::AdapterFiles>> OpenInitialAdapters(const v1::RunConfig& config,
                                                                                const RunModel& model);
 
+// Whether the trainer lends the base of adapters to rollouters that take turns with it. Ranks that share a base, at
+// either side, have slices of it, and lend and map none.
+bool LendsBase(const v1::RunConfig& config, const model::ModelConfig& shape);
+
 }  // namespace syncopate::config

@@ -284,7 +284,7 @@ absl::Status RunRollouter(daemon::Daemon& daemon) {
                                                  {node_metrics, MakeEndpointCollector(endpoint_counts), card_metrics}));
   SYNCOPATE_ASSIGN_OR_RETURN(std::set<std::string> cards, FindCards(config));
   const auto world = static_cast<int32_t>(config.rollout().tensor_parallel());
-  // Of several ranks rank 0 asks for all, when it knows their devices.
+  // Rank 0 of several ranks asks for all of them, when it knows their devices.
   SYNCOPATE_ASSIGN_OR_RETURN(FoundModel model,
                              FindModel(daemon, metrics_address, world == 1 ? cards : std::set<std::string>()));
   SYNCOPATE_RETURN_IF_ERROR(rollouter::CheckTensorParallel(model.shape, world));

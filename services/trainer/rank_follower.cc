@@ -30,12 +30,12 @@
 #include "trainer/checkpoint/shard_saver.h"
 #include "trainer/ranks/follower_stager.h"
 #include "trainer/ranks/leading_policy.h"
+#include "trainer/turns/card_turns.h"
 
 namespace syncopate::trainerd {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);
-constexpr absl::Duration kRoomWithin = absl::Seconds(10);  // as trainer::CardTurns::Options::room_limit
 constexpr absl::Duration kStopGrace = absl::Seconds(1);
 constexpr absl::Duration kReasonWithin = absl::Seconds(2);      // of a lost connection, from rank 0
 constexpr absl::Duration kDismissedWithin = absl::Seconds(10);  // after rank 0 has heard of a refusal
@@ -327,11 +327,14 @@ class FollowingTrainerRank {
   absl::Status BeginTurn() {
     stagings_->Stay();
     if (!daemon_->config().run().share_gpu()) return absl::OkStatus();
-    const absl::Time deadline = Clock::Real()->Now() + kRoomWithin;
+    const absl::Time deadline = Clock::Real()->Now() + trainer::CardTurns::Options().room_limit;
     for (;;) {
       const absl::Status room = CheckTurnRoom(device_, turn_bytes_);
       if (!absl::IsResourceExhausted(room)) return room;
-      if (Clock::Real()->Now() >= deadline || daemon_->StopRequested(kTick)) {
+      if (daemon_->StopRequested(kTick)) {
+        return Error(absl::StatusCode::kCancelled, "STOPPED", "asked to stop before the device had room for a turn");
+      }
+      if (Clock::Real()->Now() >= deadline) {
         return Error(absl::StatusCode::kFailedPrecondition, "TURN_STUCK",
                      absl::StrCat("the device of trainer rank ", rank_,
                                   " has no room for its turn: ", std::string(room.message())));

@@ -88,7 +88,8 @@ int CountHostSlots(const v1::RunConfig& config) {
 int64_t CountSendBytes(const v1::RunConfig& config, const Manifest& wire, const synchronizer::SyncPlan& plan,
                        const TrainDevice& device) {
   const int64_t slots = CountHostSlots(config);
-  const int64_t shared = LendsBase(config, device) ? synchronizer::SendArena::LendableBytes(wire, plan) : 0;
+  const int64_t shared =
+      config::LendsBase(config, device.model.shape) ? synchronizer::SendArena::LendableBytes(wire, plan) : 0;
   return slots * plan.send_bytes(device.rank) - (slots - 1) * shared;
 }
 
@@ -165,11 +166,6 @@ void SetStager(std::unique_ptr<trainer::WeightStager> stager, TrainDevice* devic
   device->stager = std::move(group);
 }
 
-bool LendsBase(const v1::RunConfig& config, const TrainDevice& device) {
-  const bool has_ranks = config.trainer().world() > 1 || config.rollout().tensor_parallel() > 1;
-  return config.run().share_gpu() && !has_ranks && device.model.shape.lora.enabled();
-}
-
 void OpenBaseLender(uint64_t fingerprint, TrainDevice* device) {
   auto lender = synchronizer::ipc::BaseLender::Create(fingerprint);
   if (lender.ok()) {
@@ -183,7 +179,7 @@ void OpenBaseLender(uint64_t fingerprint, TrainDevice* device) {
 absl::Status StageOnHost(const v1::RunConfig& config, Manifest wire, TrainDevice* device) {
   const uint64_t fingerprint = wire.fingerprint();
   // Rollouters on a GPU map no host memory.
-  const bool lends = LendsBase(config, *device) && device->device.total_bytes == 0;
+  const bool lends = config::LendsBase(config, device->model.shape) && device->device.total_bytes == 0;
   SYNCOPATE_ASSIGN_OR_RETURN(auto stager,
                              trainer::HostStager::Create(device->policy.get(), std::move(wire), CountHostSlots(config),
                                                          PartOf(config, *device), lends));

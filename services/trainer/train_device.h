@@ -105,8 +105,6 @@ trainer::StagedPart PartOf(const v1::RunConfig& config, const TrainDevice& devic
 // Makes `stager` the device's, on rank 0 of several in a GroupStager.
 void SetStager(std::unique_ptr<trainer::WeightStager> stager, TrainDevice* device);
 
-// Whether rollouters that take turns with this trainer map its base weights, if its send slots can lend them.
-bool LendsBase(const v1::RunConfig& config, const TrainDevice& device);
 // Makes device->base_lender. If that fails, the base is sent to all, and the log says why.
 void OpenBaseLender(uint64_t fingerprint, TrainDevice* device);
 

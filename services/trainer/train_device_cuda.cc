@@ -39,7 +39,7 @@ using SharedBase = std::weak_ptr<const cuda::CudaArena>;
 // Lets the policy put its base where the send slots lend it, if it can compute with it there; else the result is null.
 absl::StatusOr<std::shared_ptr<SharedBase>> ShareBase(const v1::RunConfig& config, const Manifest& wire, int index,
                                                       TrainDevice* device) {
-  if (!LendsBase(config, *device) || config.sync().transport() == "grpc") return nullptr;
+  if (!config::LendsBase(config, device->model.shape) || config.sync().transport() == "grpc") return nullptr;
   const DType compute = GetComputeDType(config, *device);
   if (compute != DType::kBFloat16) return nullptr;
   SYNCOPATE_ASSIGN_OR_RETURN(
@@ -66,7 +66,8 @@ absl::StatusOr<int64_t> SendBytes(const v1::RunConfig& config, const Manifest& w
   SYNCOPATE_ASSIGN_OR_RETURN(
       const synchronizer::SyncPlan plan,
       trainer::PlanStaging(wire, PartOf(config, device), trainer::CudaStager::ReadDType(compute, wire)));
-  const int64_t shared = LendsBase(config, device) ? synchronizer::SendArena::LendableBytes(wire, plan) : 0;
+  const int64_t shared =
+      config::LendsBase(config, device.model.shape) ? synchronizer::SendArena::LendableBytes(wire, plan) : 0;
   return GetSlots(config, 1) * (plan.send_bytes(device.rank) - shared) + shared;
 }
 
@@ -100,7 +101,7 @@ absl::Status AddNccl(const v1::RunConfig& config, int index, synchronizer::CudaS
 absl::Status StageOnGpu(const v1::RunConfig& config, int index, Manifest wire,
                         std::shared_ptr<const cuda::CudaArena> base, TrainDevice* device) {
   const uint64_t fingerprint = wire.fingerprint();
-  const bool lends = LendsBase(config, *device);
+  const bool lends = config::LendsBase(config, device->model.shape);
   SYNCOPATE_ASSIGN_OR_RETURN(
       auto stager, trainer::CudaStager::Create(device->policy.get(), std::move(wire), index, GetSlots(config, 1),
                                                PartOf(config, *device), lends, std::move(base)));

@@ -68,6 +68,29 @@ void ExpectNothingLost(const RunHarness& run, Process& process, int64_t steps) {
   EXPECT_EQ(summary["groups"]["duplicate"], 0);
 }
 
+// A run in turns has the bits of one whose processes do not share the device. Each step of the first moves state, and no
+// step of the second.
+void ExpectSameBitsApart(int64_t steps, const std::vector<std::string>& words) {
+  const auto get_digests = [&](const std::string& shares) {
+    std::vector<std::string> all = {absl::StrCat("run.share_gpu=", shares), "staleness.max_staleness=0", "run.seed=3",
+                                    absl::StrCat("run.steps=", steps)};
+    all.insert(all.end(), words.begin(), words.end());
+    RunHarness run(all);
+    auto process = run.Run();
+    EXPECT_THAT(process, IsOk());
+    auto exit = (*process)->WaitExit(3 * kPatience);
+    EXPECT_THAT(exit, IsOk());
+    EXPECT_EQ(exit->code, 0) << (*process)->Log();
+    for (const Json& step : run.Records("step")) {
+      EXPECT_EQ(step["turn_moved_bytes"] > 0, shares == "true") << step;
+    }
+    return run.Digests();
+  };
+  const auto in_turns = get_digests("true");
+  EXPECT_EQ(in_turns.size(), static_cast<size_t>(steps));
+  EXPECT_EQ(in_turns, get_digests("false"));
+}
+
 // Strictly on-policy no answer is under way when a turn begins, so the twin knows nothing of turns.
 TEST(TurnsTest, StrictlyOnPolicyARunInTurnsHasTheBitsOfTheTwin) {
   constexpr int64_t kFewSteps = 15;
@@ -87,22 +110,7 @@ TEST(TurnsTest, StrictlyOnPolicyARunInTurnsHasTheBitsOfTheTwin) {
 // checkpoint from its host memory.
 TEST(TurnsTest, SeveralTrainerRanksTakeTurnsTogetherAndHaveTheBitsOfARunApart) {
   constexpr int64_t kFewSteps = 12;
-  const auto get_digests = [](const std::string& shares) {
-    RunHarness run({absl::StrCat("run.share_gpu=", shares), "trainer.world=2", "staleness.max_staleness=0",
-                    "run.seed=3", "checkpoint.every_steps=4", absl::StrCat("run.steps=", kFewSteps)});
-    auto process = run.Run();
-    EXPECT_THAT(process, IsOk());
-    auto exit = (*process)->WaitExit(3 * kPatience);
-    EXPECT_THAT(exit, IsOk());
-    EXPECT_EQ(exit->code, 0) << (*process)->Log();
-    for (const Json& step : run.Records("step")) {
-      EXPECT_EQ(step["turn_moved_bytes"] > 0, shares == "true") << step;
-    }
-    return run.Digests();
-  };
-  const auto in_turns = get_digests("true");
-  EXPECT_EQ(in_turns.size(), static_cast<size_t>(kFewSteps));
-  EXPECT_EQ(in_turns, get_digests("false"));
+  ExpectSameBitsApart(kFewSteps, {"trainer.world=2", "checkpoint.every_steps=4"});
 }
 
 // A replica leaves its devices as one, keeps its answers, receives the shards of both trainer ranks at both of its
@@ -132,20 +140,7 @@ TEST(TurnsTest, AReplicaOfSeveralRanksTakesTurnsAndHasTheBitsOfTheTwin) {
 // Each rank drops its slice of the base, and is sent it after each turn.
 TEST(TurnsTest, AdaptersOnAReplicaOfSeveralRanksHaveTheBitsOfARunApart) {
   constexpr int64_t kFewSteps = 8;
-  const auto get_digests = [](const std::string& shares) {
-    RunHarness run({absl::StrCat("run.share_gpu=", shares), "lora.rank=4", "trainer.world=2",
-                    "rollout.tensor_parallel=2", "run.rollouters=1", "staleness.max_staleness=0", "run.seed=3",
-                    absl::StrCat("run.steps=", kFewSteps)});
-    auto process = run.Run();
-    EXPECT_THAT(process, IsOk());
-    auto exit = (*process)->WaitExit(3 * kPatience);
-    EXPECT_THAT(exit, IsOk());
-    EXPECT_EQ(exit->code, 0) << (*process)->Log();
-    return run.Digests();
-  };
-  const auto in_turns = get_digests("true");
-  EXPECT_EQ(in_turns.size(), static_cast<size_t>(kFewSteps));
-  EXPECT_EQ(in_turns, get_digests("false"));
+  ExpectSameBitsApart(kFewSteps, {"lora.rank=4", "trainer.world=2", "rollout.tensor_parallel=2", "run.rollouters=1"});
 }
 
 // Answers are under way at every turn, of which each rank swaps its own heads' part.

@@ -76,14 +76,26 @@ TEST(RollouterRanksTest, TwoWithOneWeightSetStopTogetherForEachVersion) {
   EXPECT_EQ(summary["staleness"]["violations"], 0);
 }
 
-// (rank, signal); rank 1 is killed in a replica that receives in place.
-class LostReplicaRankTest : public ::testing::TestWithParam<std::pair<int, int>> {};
-INSTANTIATE_TEST_SUITE_P(EitherRank, LostReplicaRankTest,
-                         ::testing::Values(std::pair(0, SIGKILL), std::pair(1, SIGKILL), std::pair(1, SIGSTOP)),
-                         [](const auto& info) {
-                           return absl::StrCat("Rank", info.param.first,
-                                               info.param.second == SIGKILL ? "Killed" : "Stopped");
-                         });
+// A rank, and the signal that it gets.
+using Hit = std::pair<int, int>;
+constexpr Hit kHits[] = {{0, SIGKILL}, {1, SIGKILL}, {1, SIGSTOP}};
+std::string GetHitName(const ::testing::TestParamInfo<Hit>& info) {
+  return absl::StrCat("Rank", info.param.first, info.param.second == SIGKILL ? "Killed" : "Stopped");
+}
+
+// Signals one of two ranks of rollouter 0, and waits until the other one has ended, too.
+void HitRank(const RunHarness& run, int rank, int signal) {
+  const int left = 1 - rank;
+  const pid_t victim = PidOfRank(run, rank), other = PidOfRank(run, left);
+  ASSERT_GT(victim, 0);
+  ASSERT_GT(other, 0);
+  ASSERT_EQ(kill(victim, signal), 0);
+  EXPECT_TRUE(Eventually(kReplicaEndsWithin, [&] { return kill(other, 0) != 0 || PidOfRank(run, left) != other; }));
+}
+
+// Rank 1 is killed in a replica that receives in place.
+class LostReplicaRankTest : public ::testing::TestWithParam<Hit> {};
+INSTANTIATE_TEST_SUITE_P(EitherRank, LostReplicaRankTest, ::testing::ValuesIn(kHits), GetHitName);
 
 TEST_P(LostReplicaRankTest, EndsTheWholeReplicaSoonAndItStartsAgain) {
   const auto& [rank, signal] = GetParam();
@@ -93,13 +105,9 @@ TEST_P(LostReplicaRankTest, EndsTheWholeReplicaSoonAndItStartsAgain) {
   auto process = run.Run();
   ASSERT_THAT(process, IsOk());
   ASSERT_THAT(run.AwaitStep(5), IsOk());
-  const pid_t victim = PidOfRank(run, rank), other = PidOfRank(run, 1 - rank);
-  ASSERT_GT(victim, 0);
-  ASSERT_GT(other, 0);
   EXPECT_THAT(ProcessesNaming(kGroupSecretVariable), IsEmpty());  // other users could read a command line
-  ASSERT_EQ(kill(victim, signal), 0);
-  EXPECT_TRUE(Eventually(kReplicaEndsWithin,
-                         [&, left = 1 - rank] { return kill(other, 0) != 0 || PidOfRank(run, left) != other; }));
+  const pid_t victim = PidOfRank(run, rank);
+  ASSERT_NO_FATAL_FAILURE(HitRank(run, rank, signal));
   EXPECT_THAT(run.Log(absl::StrCat("rollouter-0", rank == 0 ? "-rank1" : "")), HasSubstr("RANK_LOST"));
   ASSERT_THAT(run.AwaitStep(run.LastStep() + 5, 2 * kPatience), IsOk()) << (*process)->Log();
   EXPECT_NE(PidOfRank(run, rank), victim);
@@ -109,13 +117,8 @@ TEST_P(LostReplicaRankTest, EndsTheWholeReplicaSoonAndItStartsAgain) {
 }
 
 // A replica that takes turns with the trainer (run.share_gpu). A rank that is stopped cannot leave its device.
-class LostRankInTurnsTest : public ::testing::TestWithParam<std::pair<int, int>> {};
-INSTANTIATE_TEST_SUITE_P(EitherRank, LostRankInTurnsTest,
-                         ::testing::Values(std::pair(0, SIGKILL), std::pair(1, SIGKILL), std::pair(1, SIGSTOP)),
-                         [](const auto& info) {
-                           return absl::StrCat("Rank", info.param.first,
-                                               info.param.second == SIGKILL ? "Killed" : "Stopped");
-                         });
+class LostRankInTurnsTest : public ::testing::TestWithParam<Hit> {};
+INSTANTIATE_TEST_SUITE_P(EitherRank, LostRankInTurnsTest, ::testing::ValuesIn(kHits), GetHitName);
 
 TEST_P(LostRankInTurnsTest, EndsTheReplicaAsOneAndTheTrainerTakesItsTurnsWithTheNext) {
   constexpr int64_t kSteps = 30;
@@ -125,12 +128,7 @@ TEST_P(LostRankInTurnsTest, EndsTheReplicaAsOneAndTheTrainerTakesItsTurnsWithThe
   auto process = run.Run();
   ASSERT_THAT(process, IsOk());
   ASSERT_THAT(run.AwaitStep(5), IsOk());
-  const pid_t victim = PidOfRank(run, rank), other = PidOfRank(run, 1 - rank);
-  ASSERT_GT(victim, 0);
-  ASSERT_GT(other, 0);
-  ASSERT_EQ(kill(victim, signal), 0);
-  EXPECT_TRUE(Eventually(kReplicaEndsWithin,
-                         [&, left = 1 - rank] { return kill(other, 0) != 0 || PidOfRank(run, left) != other; }));
+  ASSERT_NO_FATAL_FAILURE(HitRank(run, rank, signal));
   auto exit = (*process)->WaitExit(3 * kPatience);
   ASSERT_THAT(exit, IsOk());
   EXPECT_EQ(exit->code, 0) << (*process)->Log();

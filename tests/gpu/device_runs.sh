@@ -53,3 +53,13 @@ digest() {  # digest DIR STEPS
   last=$(find "$1/checkpoints" -maxdepth 1 -name "e*-s$2" | head -n 1)
   [ -n "$last" ] && cat "$last"/*.safetensors | sha256sum | cut -c1-16
 }
+
+failed=0
+fail() {  # fail DIR WHY: with the ends of the logs of the run
+  failed=1
+  echo "  FAILED: $2"
+  tail -n 5 "$1.log"
+  for log in "$1"/logs/*.log; do
+    grep -E ' [WE] ' "$log" 2> /dev/null | tail -n 6 | sed "s|^|  $(basename "$log"): |"
+  done
+}

@@ -12,17 +12,7 @@ title="mapped base"
 . "$(dirname "$0")/device_runs.sh"
 [ "${#cases[@]}" -gt 0 ] || cases=(sent mapped two killed)
 steps=30
-failed=0
 expected=
-
-fail() {  # fail DIR WHY
-  failed=1
-  echo "  FAILED: $2"
-  tail -n 5 "$1.log"
-  for log in "$1"/logs/*.log; do
-    grep -E ' [WE] ' "$log" 2> /dev/null | tail -n 6 | sed "s|^|  $(basename "$log"): |"
-  done
-}
 
 # judge CASE DIR: what the syncs of the run brought to its rollouters.
 judge() {

@@ -17,17 +17,7 @@ if [ "$device" != cpu ] && [ "$(nvidia-smi --list-gpus | wc -l)" -lt 2 ]; then
   exit 0
 fi
 steps=20
-failed=0
 expected=
-
-fail() {  # fail DIR WHY
-  failed=1
-  echo "  FAILED: $2"
-  tail -n 5 "$1.log"
-  for log in "$1"/logs/*.log; do
-    grep -E ' [WE] ' "$log" 2> /dev/null | tail -n 6 | sed "s|^|  $(basename "$log"): |"
-  done
-}
 
 # judge CASE DIR: what the steps and syncs of the run say.
 judge() {

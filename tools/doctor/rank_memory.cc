@@ -33,9 +33,7 @@ int64_t CountSlots(const v1::RunConfig& config) {
 // Whether rollouters that take turns with the trainer map its base weights. On a GPU they map none that are staged in
 // host memory.
 bool LendsBase(const v1::RunConfig& config, const config::RunModel& model) {
-  const bool is_staged_here = !IsOnGpu(config) || config.sync().transport() != "grpc";
-  const bool has_ranks = config.trainer().world() > 1 || config.rollout().tensor_parallel() > 1;
-  return config.run().share_gpu() && !has_ranks && model.shape.lora.enabled() && is_staged_here;
+  return config::LendsBase(config, model.shape) && (!IsOnGpu(config) || config.sync().transport() != "grpc");
 }
 
 std::string MiB(int64_t bytes) { return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20)); }

@@ -67,7 +67,8 @@ class RunSupervision {
     absl::Duration lost_run_grace = absl::Seconds(2.5);    // for all daemons, after the same event
     absl::Duration lost_replica_grace = absl::Seconds(3);  // for a rollouter's other ranks, when one should restart
     absl::Duration start_timeout = absl::Seconds(60);      // from start to ready
-    // The same of trainers and rollouters, which first read, draw or receive a model, or wait for a trainer that does.
+    // Trainers and rollouters have more time, as they first read, draw or receive a model, or wait for a trainer that
+    // does.
     absl::Duration model_start_timeout = absl::Minutes(5);
     absl::Duration min_backoff = absl::Milliseconds(200);
     absl::Duration max_backoff = absl::Seconds(5);

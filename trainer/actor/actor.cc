@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "base/digest.h"
@@ -627,6 +628,23 @@ absl::StatusOr<uint64_t> Actor::Digest() const {
   return CombineDigests(DigestsOfSums(manifest_, all.sum(0)));
 }
 
+namespace {
+
+// NotFinite() of the first tensor of `manifest` that has such a number on any rank; `mine`: the first one on this
+// rank. All ranks must call it, with options of memory where they meet.
+absl::Status JoinNonFinite(Communicator& ranks, const at::TensorOptions& place, const Manifest& manifest,
+                           const std::optional<size_t>& mine) {
+  // A reduction for the largest of minus the indices.
+  const double index = mine.has_value() ? static_cast<double>(*mine) : std::numeric_limits<double>::infinity();
+  const at::Tensor first = at::full({1}, -index, place.dtype(at::kDouble));
+  SYNCOPATE_RETURN_IF_ERROR(ranks.AllReduce(first.data_ptr(), 1, Element::kFloat64, Reduction::kMax));
+  SYNCOPATE_RETURN_IF_ERROR(ranks.Finish());
+  const double found = -first.item<double>();
+  return std::isinf(found) ? absl::OkStatus() : NotFinite(manifest.tensors()[static_cast<size_t>(found)]);
+}
+
+}  // namespace
+
 absl::Status Actor::CheckFinite() const {
   at::NoGradGuard no_grad;
   if (shards_.is_whole() && !base_is_rounded()) return trainer::CheckFinite(manifest_, parameters_);
@@ -635,16 +653,8 @@ absl::Status Actor::CheckFinite() const {
   }
   if (base_is_elsewhere()) return CheckFiniteByOperators(trained_, copy_);
   if (shards_.is_whole()) return CheckFiniteByOperators(manifest_, copy_);
-  // Finds the first tensor with a non-finite number on any rank: a reduction for the largest, of minus the index.
-  at::Tensor first = at::full({1}, -std::numeric_limits<double>::infinity(), parameters_.options().dtype(at::kDouble));
   const at::Tensor& weights = base_is_rounded() ? copy_ : parameters_;
-  if (const auto bad = FirstNonFinitePiece(manifest_, shards_, weights); bad.has_value()) {
-    first.fill_(-static_cast<double>(*bad));
-  }
-  SYNCOPATE_RETURN_IF_ERROR(ranks_.AllReduce(first.data_ptr(), 1, Element::kFloat64, Reduction::kMax));
-  SYNCOPATE_RETURN_IF_ERROR(ranks_.Finish());
-  const double found = -first.item<double>();
-  return std::isinf(found) ? absl::OkStatus() : NotFinite(manifest_.tensors()[static_cast<size_t>(found)]);
+  return JoinNonFinite(ranks_, parameters_.options(), manifest_, FirstNonFinitePiece(manifest_, shards_, weights));
 }
 
 absl::Status Actor::CheckFiniteOnHost() const {
@@ -654,19 +664,14 @@ absl::Status Actor::CheckFiniteOnHost() const {
   if (shards_.is_whole()) {
     return trainer::CheckFinite(trained_, at::from_blob(numbers, {shards_.trained_elements()}, at::kFloat));
   }
-  // The first tensor with such a number on any rank, as above.
-  double first = -std::numeric_limits<double>::infinity();
+  std::optional<size_t> first;
   for (const PolicySnapshot::Piece& piece : weights->pieces) {
     auto* const begin = reinterpret_cast<float*>(numbers) + piece.offset;
     if (at::isfinite(at::from_blob(begin, {piece.count}, at::kFloat)).all().item<bool>()) continue;
-    first = std::max(first, -static_cast<double>(piece.tensor));
+    const auto tensor = static_cast<size_t>(piece.tensor);
+    first = std::min(first.value_or(tensor), tensor);
   }
-  // Where ranks meet: on a GPU they do so in its memory.
-  const at::Tensor largest = at::full({1}, first, parameters_.options().dtype(at::kDouble));
-  SYNCOPATE_RETURN_IF_ERROR(ranks_.AllReduce(largest.data_ptr(), 1, Element::kFloat64, Reduction::kMax));
-  SYNCOPATE_RETURN_IF_ERROR(ranks_.Finish());
-  first = largest.item<double>();
-  return std::isinf(first) ? absl::OkStatus() : NotFinite(trained_.tensors()[static_cast<size_t>(-first)]);
+  return JoinNonFinite(ranks_, parameters_.options(), trained_, first);
 }
 
 void Actor::Restore(const PolicySource& source) {

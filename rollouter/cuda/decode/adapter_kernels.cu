@@ -51,7 +51,7 @@ struct CopiedPlaces {
   static constexpr unsigned kCopiedRows = kThreads / kBlockVectors;
   static_assert(kCopiedRows * kLaneRows == kRows && kCopiedRows % 2 == 0);
 
-  // The same in both rows.
+  // Both rows have the vector in the same place.
   const unsigned row = threadIdx.x / kBlockVectors, vector = threadIdx.x % kBlockVectors;
   const unsigned place = PlaceColumn(row, vector);
 
