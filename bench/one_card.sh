@@ -61,6 +61,8 @@ shape_1_5b=("${qwen[@]}" model.hidden_size=1536 model.intermediate_size=8960 mod
   model.num_attention_heads=12 model.head_dim=128)
 shape_1_7b=("${qwen[@]}" model.qk_norm=true model.hidden_size=2048 model.intermediate_size=6144 model.num_hidden_layers=28
   model.num_attention_heads=16 model.num_key_value_heads=8 model.head_dim=128)
+shape_7b=("${qwen[@]}" model.vocab_size=152064 model.tie_word_embeddings=false model.num_key_value_heads=4 model.hidden_size=3584
+  model.intermediate_size=18944 model.num_hidden_layers=28 model.num_attention_heads=28 model.head_dim=128)
 shape_25m=(model.hidden_size=512 model.intermediate_size=1536 model.num_hidden_layers=8 model.num_attention_heads=8
   model.num_key_value_heads=8 model.head_dim=64 model.max_position_embeddings=64)
 # Such an answer earns nothing, and a batch without any advantage makes no update: the term for the entropy makes one.
@@ -307,6 +309,10 @@ part_adapters() {
     run_daemons adapters "$model-mapped" 130 "${turns[@]}" "${shape[@]}" "${plain[@]}" "${long[@]}" "${lora[@]}"
     run_daemons adapters "$model-sent" 130 "${turns[@]}" "${shape[@]}" "${plain[@]}" "${long[@]}" "${lora[@]}" sync.transport=grpc
   done
+  # A 7B whose trainer and rollouter have one base on the card: 256 answers of 512 tokens a step.
+  run_daemons adapters 7b-mapped 480 "${turns[@]}" "${shape_7b[@]}" "${plain[@]}" lora.rank=32 train.kl_coef=0.01 \
+    train.micro_batch_tokens=8192 rollout.max_new_tokens=512 data.batch_groups=16 rollout.samples=16 rollout.max_sequences=256 \
+    rollout.host_kv_memory=8 run.steps=8
 }
 
 # What a base that is sent with every sync costs generation: at max_staleness 0 rollouters wait for each version, with all

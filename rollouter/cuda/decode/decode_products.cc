@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "cuda/cuda_status.h"
 #include "model/cuda/row_kernels.h"
+#include "rollouter/cuda/decode/adapter_norm.h"
 
 namespace syncopate::rollouter {
 
@@ -72,7 +73,8 @@ DecodeProducts::DecodeProducts(const DecodeShape& shape, const Options& options,
       down_(std::move(products[3])),
       parts_(options.parts),
       is_adapted_{!options.layer->output_adapters.empty(), !options.layer->down_adapters.empty()},
-      add_to_residual_(options.add_to_residual) {}
+      add_to_residual_(options.add_to_residual),
+      bit_identical_rows_(options.bit_identical_rows) {}
 
 void* DecodeProducts::GetResult(int which, const DecodeBuffers& buffers) const {
   // With several ranks the collective adds the sum to the residual, not the product.
@@ -134,19 +136,28 @@ std::optional<AdaptedProduct> DecodeProducts::GetQkvAdapters(const DecodeLayer& 
   return GetAdapted(qkv_, shape_.qkv_size(), layer.qkv_adapters, buffers);
 }
 
-absl::Status DecodeProducts::AddToResidual(int which, const Matmul& base, absl::Span<const AdapterColumns> adapters,
-                                           const DecodeBuffers& buffers, cudaStream_t stream) const {
-  if (adapters.empty()) return absl::OkStatus();
+AdaptedProduct DecodeProducts::GetAdapted(int which, const DecodeLayer& layer, const DecodeBuffers& buffers) const {
+  return GetAdapted(which == 0 ? output_ : down_, shape_.hidden,
+                    which == 0 ? layer.output_adapters : layer.down_adapters, buffers);
+}
+
+bool DecodeProducts::NormAdds(const AdaptedProduct& product) const {
+  return parts_[0] == nullptr && !bit_identical_rows_ && FitsAddAdaptersAndNorm(product);
+}
+
+absl::Status DecodeProducts::AddToResidual(int which, const DecodeLayer& layer, const DecodeBuffers& buffers,
+                                           cudaStream_t stream) const {
+  if (!IsAdapted(which)) return absl::OkStatus();
+  const AdaptedProduct product = GetAdapted(which, layer, buffers);
+  if (NormAdds(product)) return absl::OkStatus();
   void* const result = GetResult(which, buffers);
   const void* const added = parts_[0] != nullptr ? nullptr : result;
-  return CudaStatus(AddAdapters(GetAdapted(base, shape_.hidden, adapters, buffers), buffers.projected(), added, result,
-                                shape_.hidden, stream),
-                    kAdding);
+  return CudaStatus(AddAdapters(product, buffers.projected(), added, result, shape_.hidden, stream), kAdding);
 }
 
 absl::Status DecodeProducts::Output(const DecodeLayer& layer, const DecodeBuffers& buffers, cudaStream_t stream) {
   SYNCOPATE_RETURN_IF_ERROR(output_.Queue(OutputOperands(layer, buffers, GetProduct(0, buffers)), stream));
-  return AddToResidual(0, output_, layer.output_adapters, buffers, stream);
+  return AddToResidual(0, layer, buffers, stream);
 }
 
 absl::Status DecodeProducts::GateUpActivated(const DecodeLayer& layer, const DecodeBuffers& buffers,
@@ -163,11 +174,19 @@ absl::Status DecodeProducts::GateUpActivated(const DecodeLayer& layer, const Dec
 
 absl::Status DecodeProducts::Down(const DecodeLayer& layer, const DecodeBuffers& buffers, cudaStream_t stream) {
   SYNCOPATE_RETURN_IF_ERROR(down_.Queue(DownOperands(layer, buffers, GetProduct(1, buffers)), stream));
-  return AddToResidual(1, down_, layer.down_adapters, buffers, stream);
+  return AddToResidual(1, layer, buffers, stream);
 }
 
-absl::Status DecodeProducts::AddAndNorm(int which, const model::NormShape& shape, const void* weight,
-                                        const DecodeBuffers& buffers, cudaStream_t stream) const {
+absl::Status DecodeProducts::AddAndNorm(int which, const DecodeLayer& layer, const model::NormShape& shape,
+                                        const void* weight, const DecodeBuffers& buffers, cudaStream_t stream) const {
+  if (IsAdapted(which)) {
+    const AdaptedProduct product = GetAdapted(which, layer, buffers);
+    if (NormAdds(product)) {
+      return CudaStatus(
+          AddAdaptersAndNorm(product, shape, buffers.projected(), weight, buffers.residual(), buffers.normed(), stream),
+          "adding adapters and a norm");
+    }
+  }
   const void* const added = add_to_residual_ || IsAdapted(which) ? nullptr : buffers.projected();
   return CudaStatus(model::AddAndNorm(shape, added, weight, buffers.residual(), buffers.normed(), stream), "a norm");
 }

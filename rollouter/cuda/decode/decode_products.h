@@ -58,24 +58,30 @@ class DecodeProducts {
 
   // The adapters of the product of Qkv(); nullopt: there are none.
   std::optional<AdaptedProduct> GetQkvAdapters(const DecodeLayer& layer, const DecodeBuffers& buffers) const;
-  // The norm behind output (which = 0) or down (1), with what is still to be added to the residual. Only without other
-  // ranks.
-  absl::Status AddAndNorm(int which, const model::NormShape& shape, const void* weight, const DecodeBuffers& buffers,
-                          cudaStream_t stream) const;
+  // The norm behind output (which = 0) or down (1) of `layer`, with what is still to be added to the residual. Only
+  // without other ranks.
+  absl::Status AddAndNorm(int which, const DecodeLayer& layer, const model::NormShape& shape, const void* weight,
+                          const DecodeBuffers& buffers, cudaStream_t stream) const;
 
  private:
   // The result of `base`, of `columns` columns beside x a^T.
   AdaptedProduct GetAdapted(const model::Matmul& base, int32_t columns, absl::Span<const AdapterColumns> adapters,
                             const DecodeBuffers& buffers) const;
-  // Adds what the adapters of output (which = 0) or down (1) add, and the residual without other ranks.
-  absl::Status AddToResidual(int which, const model::Matmul& base, absl::Span<const AdapterColumns> adapters,
-                             const DecodeBuffers& buffers, cudaStream_t stream) const;
+  // The same of output (which = 0) or down (1).
+  AdaptedProduct GetAdapted(int which, const DecodeLayer& layer, const DecodeBuffers& buffers) const;
+  // Adds what the adapters of output (which = 0) or down (1) add, and the residual without other ranks; unless the norm
+  // does.
+  absl::Status AddToResidual(int which, const DecodeLayer& layer, const DecodeBuffers& buffers,
+                             cudaStream_t stream) const;
 
   DecodeProducts(const DecodeShape& shape, const Options& options, std::array<model::Matmul, 4> products);
   // The destination of output's (which = 0) or down's (1) matrix product, and of what the rank adds to the sum.
   void* GetProduct(int which, const DecodeBuffers& buffers) const;
   void* GetResult(int which, const DecodeBuffers& buffers) const;
   bool IsAdapted(int which) const { return is_adapted_[static_cast<size_t>(which)]; }
+  // Whether one kernel adds what an adapter adds to output (which = 0) or down (1) and norms. Not with bit_identical_rows:
+  // the two kernels that few rows have add a row's squares in another order.
+  bool NormAdds(const AdaptedProduct& product) const;
 
   DecodeShape shape_;
   int32_t places_;
@@ -83,6 +89,7 @@ class DecodeProducts {
   std::array<void*, 2> parts_;
   std::array<bool, 2> is_adapted_;  // whether output and down have adapters
   bool add_to_residual_;
+  bool bit_identical_rows_;
 };
 
 }  // namespace syncopate::rollouter

@@ -318,18 +318,18 @@ absl::Status GraphDecoder::QueueLayer(DecodeProducts& products, int32_t rows, co
       "appending keys and values"));
   SYNCOPATE_RETURN_IF_ERROR(attend(index));
   SYNCOPATE_RETURN_IF_ERROR(products.Output(layer, buffers_, stream));
-  SYNCOPATE_RETURN_IF_ERROR(AddAndNorm(0, products, norm, layer.post_norm));
+  SYNCOPATE_RETURN_IF_ERROR(AddAndNorm(0, products, layer, norm, layer.post_norm));
   SYNCOPATE_RETURN_IF_ERROR(products.GateUpActivated(layer, buffers_, stream));
   SYNCOPATE_RETURN_IF_ERROR(products.Down(layer, buffers_, stream));
-  return AddAndNorm(1, products, norm, next_norm);
+  return AddAndNorm(1, products, layer, norm, next_norm);
 }
 
-absl::Status GraphDecoder::AddAndNorm(int which, const DecodeProducts& products, const model::NormShape& shape,
-                                      const void* weight) {
+absl::Status GraphDecoder::AddAndNorm(int which, const DecodeProducts& products, const DecodeLayer& layer,
+                                      const model::NormShape& shape, const void* weight) {
   if (options_.ranks != nullptr) {
     return options_.ranks->SumAndNorm(which, shape, weight, buffers_.residual(), buffers_.normed(), stream_.get());
   }
-  return products.AddAndNorm(which, shape, weight, buffers_, stream_.get());
+  return products.AddAndNorm(which, layer, shape, weight, buffers_, stream_.get());
 }
 
 int32_t GraphDecoder::BatchSizeFor(int32_t rows) const {

@@ -204,7 +204,8 @@ class GraphDecoder {
   int32_t BatchSizeFor(int32_t rows) const;
   bool leads() const { return options_.ranks == nullptr || options_.ranks->rank() == 0; }
   // Adds the result of output (`which` = 0) or down (1), summed over all ranks, to the residual, and computes its norm.
-  absl::Status AddAndNorm(int which, const DecodeProducts& products, const model::NormShape& shape, const void* weight);
+  absl::Status AddAndNorm(int which, const DecodeProducts& products, const DecodeLayer& layer,
+                          const model::NormShape& shape, const void* weight);
   // Blocks as Event::Wait does, at most kStepDeadline; returns earlier if a rank is lost (DeviceRanks::Check).
   absl::Status AwaitEvent(const cuda::Event& event, const char* what) const;
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "rollouter/cuda/decode/adapter_norm.h"
 #include "rollouter/cuda/decode/decode_model.h"
 #include "rollouter/cuda/decode/paged_cache.h"
 #include "tests/gpu/engine/half_values.h"
@@ -222,6 +223,97 @@ TEST(AdapterKernelsTest, RefuseProductsTheyAreNotMadeFor) {
   EXPECT_EQ(AddAdapters(world.product, y, nullptr, y, 64, nullptr), cudaErrorInvalidValue);
   EXPECT_EQ(AddAdaptersAndSwiGlu(world.product, 32, y, out.data(), nullptr), cudaErrorInvalidValue)
       << "an adapter of both halves";
+}
+
+struct NormCase {
+  int32_t rows = 0;
+  int32_t hidden = 0;
+  int32_t rank = 0;
+};
+class AdaptedNorm : public ::testing::TestWithParam<NormCase> {};
+INSTANTIATE_TEST_SUITE_P(Shapes, AdaptedNorm,
+                         ::testing::Values(NormCase{1056, 896, 32}, NormCase{1056, 64, 8}, NormCase{2055, 1536, 32},
+                                           NormCase{2048, 1536, 24}, NormCase{5000, 896, 24}, NormCase{3001, 1000, 16},
+                                           NormCase{1101, 2048, 32}, NormCase{1100, 1032, 8},
+                                           // More tiles of rows than the most of a block for each multiprocessor.
+                                           NormCase{70000, 72, 32}));
+
+// Sets of rows of one place: most have the set, some have none.
+std::vector<int32_t> OneSet(int32_t rows) { return MixedSets(rows, /*places=*/1); }
+
+// What AddAdaptersAndNorm, or the two kernels that it replaces, make of the same numbers: the residual and its norm.
+std::pair<std::vector<Half>, std::vector<Half>> AddAndNorm(const World& world, bool at_once) {
+  const int32_t rows = world.product.rows, hidden = world.product.columns;
+  const DeviceBuffer residual = Upload(RandomHalves(int64_t{rows} * hidden, 8));
+  const DeviceBuffer normed =
+      Upload(std::vector<Half>(static_cast<size_t>(rows) * static_cast<size_t>(hidden), kHalfNan));
+  const DeviceBuffer weight = Upload(RandomHalves(hidden, 9, 0.1f, 1));
+  const model::NormShape shape = {rows, hidden, 1e-6f};
+  void* const y = world.device_y.data();
+  if (at_once) {
+    EXPECT_EQ(AddAdaptersAndNorm(world.product, shape, y, weight.data(), residual.data(), normed.data(), nullptr),
+              cudaSuccess);
+  } else {
+    EXPECT_EQ(AddAdapters(world.product, y, residual.data(), residual.data(), hidden, nullptr), cudaSuccess);
+    EXPECT_EQ(model::AddAndNorm(shape, nullptr, weight.data(), residual.data(), normed.data(), nullptr), cudaSuccess);
+  }
+  return {Download<Half>(residual.data(), int64_t{rows} * hidden),
+          Download<Half>(normed.data(), int64_t{rows} * hidden)};
+}
+
+TEST_P(AdaptedNorm, AddsToTheResidualAndNormsAsTwoKernelsDo) {
+  SYNCOPATE_NEED_GPUS(1);
+  const auto [rows, hidden, rank] = GetParam();
+  const World world(rows, hidden, rank, 0, {hidden}, OneSet(rows), /*places=*/1);
+  ASSERT_TRUE(FitsAddAdaptersAndNorm(world.product));
+  const auto once = AddAndNorm(world, true), twice = AddAndNorm(world, false);
+  EXPECT_TRUE(once.first == twice.first) << "the residual differs";
+  EXPECT_LT(RelativeError(WidenAll(once.second), WidenAll(twice.second)), 1e-4) << "the norm differs";
+  int64_t differ = 0;
+  for (size_t i = 0; i < once.second.size(); ++i) differ += once.second[i] != twice.second[i];
+  EXPECT_LT(static_cast<double>(differ), 1e-3 * static_cast<double>(once.second.size()));
+}
+
+// Also the bits of a row without an adapter, which are those of rows of which none has one.
+TEST_P(AdaptedNorm, GivesARowTheSameBitsWhateverSetsOtherRowsHave) {
+  SYNCOPATE_NEED_GPUS(1);
+  const auto [rows, hidden, rank] = GetParam();
+  const std::vector<int32_t> mixed = OneSet(rows);
+  const auto together = AddAndNorm(World(rows, hidden, rank, 0, {hidden}, mixed, 1), true);
+  for (const int32_t set : {kRowKinds[0], kRowKinds[1]}) {
+    const std::vector<int32_t> same(static_cast<size_t>(rows), set);
+    const auto alone = AddAndNorm(World(rows, hidden, rank, 0, {hidden}, same, 1), true);
+    for (int64_t row = 0; row < rows; ++row) {
+      if (mixed[static_cast<size_t>(row)] != set) continue;
+      const auto is_equal = [&](const std::vector<Half>& a, const std::vector<Half>& b) {
+        return std::equal(a.begin() + row * hidden, a.begin() + (row + 1) * hidden, b.begin() + row * hidden);
+      };
+      ASSERT_TRUE(is_equal(together.first, alone.first)) << "row " << row << " of set " << set;
+      ASSERT_TRUE(is_equal(together.second, alone.second)) << "row " << row << " of set " << set;
+    }
+  }
+}
+
+TEST(AdaptedNormTest, RefusesProductsThatNeedTwoKernels) {
+  SYNCOPATE_NEED_GPUS(1);
+  const int32_t rows = 1056;
+  const auto fits = [&](int32_t some_rows, int32_t hidden, int32_t rank, int32_t begin,
+                        const std::vector<int32_t>& outputs, int32_t places = 1) {
+    return FitsAddAdaptersAndNorm(World(some_rows, hidden, rank, begin, outputs, OneSet(some_rows), places).product);
+  };
+  EXPECT_TRUE(fits(rows, 64, 32, 0, {64}));
+  EXPECT_FALSE(fits(rows - 1, 64, 32, 0, {64})) << "few rows";
+  EXPECT_FALSE(fits(rows, 64, 40, 0, {64})) << "a high rank";
+  EXPECT_FALSE(fits(rows, 2056, 8, 0, {2056})) << "many columns";
+  EXPECT_FALSE(fits(rows, 64, 32, 32, {32})) << "an adapter of some columns";
+  EXPECT_FALSE(fits(rows, 64, 32, 0, {32, 32})) << "two adapters";
+  EXPECT_FALSE(fits(rows, 64, 32, 0, {64}, kAdapterPlaces)) << "two places";
+  const World world(rows, 64, 32, 0, {64}, OneSet(rows), 1);
+  const DeviceBuffer out = Upload(RandomHalves(int64_t{rows} * 64, 1));
+  EXPECT_EQ(AddAdaptersAndNorm(world.product, {rows, 56, 1e-6f}, world.device_y.data(), out.data(), out.data(),
+                               out.data(), nullptr),
+            cudaErrorInvalidValue)
+      << "a norm of fewer columns";
 }
 
 struct AppendCase {
