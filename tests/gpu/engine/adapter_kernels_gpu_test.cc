@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "model/cuda/row_kernels.h"
 #include "rollouter/cuda/decode/adapter_norm.h"
 #include "rollouter/cuda/decode/decode_model.h"
 #include "rollouter/cuda/decode/paged_cache.h"
