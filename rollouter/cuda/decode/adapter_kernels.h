@@ -30,6 +30,9 @@ struct AdapterColumns {
   const void* b[kDecodedAdapterSets] = {};  // [outputs, rank], by set
 };
 
+// Elements from row to row of such a product: whole lines of memory, so that vectors of a row are in lines as its first is.
+constexpr int32_t GetRowStride(int32_t columns) { return (columns + 63) / 64 * 64; }
+
 // A product y [rows, stride] in bf16: `columns` of the base, then for each place x a^T of each adapter in order, `rank`
 // numbers each.
 struct AdaptedProduct {
@@ -42,7 +45,7 @@ struct AdaptedProduct {
   AdapterColumns adapters[kMostAdapters] = {};
   const int32_t* sets = nullptr;  // [rows], device memory: see MakeRowSet
 
-  int32_t stride() const { return columns + places * count * rank; }
+  int32_t stride() const { return GetRowStride(columns + places * count * rank); }
   // Whether the numbers are as said here.
   bool Fits() const;
 };

@@ -80,6 +80,14 @@ __device__ __forceinline__ Outer ReadOuter(const AdaptedProduct& product, int co
   return outer;
 }
 
+template <int kTiles>
+__device__ __forceinline__ void ReadOuters(const AdaptedProduct& product, const int (&columns)[kTiles], int set,
+                                           Outer (&outers)[kTiles]) {
+  if (set < 0) return;
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) outers[t] = ReadOuter(product, columns[t], set);
+}
+
 // sums = B x a^T, where sums[row][i] is of the lane's row and column.
 __device__ __forceinline__ void Multiply(const Outer& outer, const Vector& inner, float (*sums)[kVector]) {
   const unsigned* const words = reinterpret_cast<const unsigned*>(&inner);
@@ -316,6 +324,9 @@ __global__ void __launch_bounds__(kBoundWarps* kWarp)
   const int lane = GetLane(), warp = static_cast<int>(threadIdx.x) / kWarp,
             warps = static_cast<int>(blockDim.x) / kWarp;
   const BlockTiles tiles(product.rows);
+  // Most likely one of the first rows has the set.
+  const int first_set =
+      __reduce_max_sync(model::kAllLanes, adapter_tile::ReadSet(product, tiles.GetFirstRow(0) + lane % kRows));
   ReadSets(product, tiles, shared);
   Vector weights[kTiles];
   int columns[kTiles];
@@ -324,12 +335,10 @@ __global__ void __launch_bounds__(kBoundWarps* kWarp)
     columns[t] = (t * warps + warp) * kColumns + lane / 4 * kVector;
     weights[t] = columns[t] < product.columns ? model::Read(weight + columns[t]) : Vector{};
   }
-  __syncthreads();
   Outer outers[kTiles];
-  if (shared.set >= 0) {
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) outers[t] = ReadOuter(product, columns[t], shared.set);
-  }
+  ReadOuters(product, columns, first_set, outers);
+  __syncthreads();
+  if (first_set < 0) ReadOuters(product, columns, shared.set, outers);
   model::WaitForEarlierKernels();
   model::LetNextKernelStart();
 

@@ -28,7 +28,7 @@ __device__ __forceinline__ int GetLane() { return static_cast<int>(threadIdx.x) 
 __device__ __forceinline__ int GetElement() { return GetLane() % 4 * kVector; }
 
 __device__ __forceinline__ int GetStride(const AdaptedProduct& product) {
-  return product.columns + product.places * product.count * product.rank;
+  return GetRowStride(product.columns + product.places * product.count * product.rank);
 }
 
 // Begins to copy 16 bytes to shared memory, or zeros unless `reads`. A thread's copies up to EndCopies are a group.

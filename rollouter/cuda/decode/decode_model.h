@@ -30,6 +30,12 @@ struct DecodeShape {
     return places * static_cast<int32_t>(adapters) * adapter_rank;
   }
 
+  // Elements from row to row of a product of `columns` columns of the base and `adapters` adapters.
+  int32_t row_stride(int32_t columns, size_t adapters, int32_t places = kAdapterPlaces) const {
+    const int32_t inner = inner_columns(adapters, places);
+    return inner == 0 ? columns : GetRowStride(columns + inner);
+  }
+
   // FAILED_PRECONDITION (reason UNSUPPORTED_SHAPE), naming what the kernels do not support.
   absl::Status Validate() const;
 };

@@ -43,6 +43,7 @@ std::array<MatmulShape, 4> GetShapes(const DecodeShape& shape, const DecodeLayer
     return MatmulShape{.rows = rows,
                        .n = n + shape.inner_columns(adapters.size(), places),
                        .k = k,
+                       .result_stride = shape.row_stride(n, adapters.size(), places),
                        .bit_identical_rows = bit_identical_rows};
   };
   std::array<MatmulShape, 4> shapes = {make(shape.qkv_size(), shape.hidden, layer.qkv_adapters),
