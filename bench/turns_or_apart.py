@@ -22,8 +22,8 @@ which can be given anew:
     apart(N, L)        = min over k of max(generate(N - k, L), train(k, L))
 
 Assumed: all answers have L tokens; `apart` overlaps entirely (staleness.max_staleness 1 or more, syncs that nobody waits for);
-the state fits, and is shared evenly by the ranks, so that a turn's moves shrink with N. The daemons take turns with
-one trainer rank only, so `turns` is of one card as they are, and of several as they would be. Standard library only.
+the state fits, and is shared evenly by the ranks, so that a turn's moves shrink with N. Daemons took turns on several cards
+with a small model only, so `turns` of several cards is computed. Standard library only.
 """
 
 import argparse
@@ -32,7 +32,7 @@ import sys
 # docs/performance.md, one H100 80GB. Generation: "One card in turns", 512 sequences at a context of 528 for 1024 steps take
 # 3.27 s and 6.67 s. `sequence_us` is from "Generation on one GPU", batches of 256 and 512 at a context of 1024 on an H200,
 # less the context's part; `context_ns` is what a token's keys and values are (12,288 and 28,672 bytes) over the card's 3.35
-# TB/s (4.8 there). `attention_share` is by operations. `rank_efficiency` is "Training over ranks", two ranks against one.
+# TB/s (4.8 there). `attention_share` is by operations. `rank_efficiency` is "Ranks on two GPUs", two ranks against one.
 # `kv_tokens`: 63 GiB of the card.
 MODELS = {
     "0.5b": {"decode_ms": 1.02, "sequence_us": 2.30, "context_ns": 3.67, "train_us": 7.10, "train_length": 1032,
