@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# usage: bench/one_card.sh BUNDLE OUT [PART ...]      parts: walk turns alone split flat learn owners adapters resent;
+# usage: bench/one_card.sh BUNDLE OUT [PART ...]      parts: walk turns alone split flat learn owners adapters adapters_7b resent;
 # without one all are run.
 # Figures of run.share_gpu: whole runs whose trainer and rollouter take turns on this host's first GPU, what their parts take
 # alone, and the same runs on a card that they split. By the daemons and benchmarks of an unpacked bundle (scripts/bundle.sh
@@ -27,7 +27,7 @@ fi
 bundle=$(realpath "${words[0]}") || exit 2
 mkdir -p "${words[1]}" && out=$(realpath "${words[1]}") || exit 2
 parts=("${words[@]:2}")
-[ "${#parts[@]}" -gt 0 ] || parts=(walk turns alone split flat learn owners adapters resent)
+[ "${#parts[@]}" -gt 0 ] || parts=(walk turns alone split flat learn owners adapters adapters_7b resent)
 . "$bundle/env.sh" || exit 1
 export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 PYTHONUNBUFFERED=1
 
@@ -309,8 +309,11 @@ part_adapters() {
     run_daemons adapters "$model-mapped" 130 "${turns[@]}" "${shape[@]}" "${plain[@]}" "${long[@]}" "${lora[@]}"
     run_daemons adapters "$model-sent" 130 "${turns[@]}" "${shape[@]}" "${plain[@]}" "${long[@]}" "${lora[@]}" sync.transport=grpc
   done
-  # A 7B whose trainer and rollouter have one base on the card: 256 answers of 512 tokens a step.
-  run_daemons adapters 7b-mapped 480 "${turns[@]}" "${shape_7b[@]}" "${plain[@]}" lora.rank=32 train.kl_coef=0.01 \
+}
+
+# A 7B by adapters, whose trainer and rollouter have one base on the card: 256 answers of 512 tokens a step.
+part_adapters_7b() {
+  run_daemons adapters_7b mapped 480 "${turns[@]}" "${shape_7b[@]}" "${plain[@]}" lora.rank=32 train.kl_coef=0.01 \
     train.micro_batch_tokens=8192 rollout.max_new_tokens=512 data.batch_groups=16 rollout.samples=16 rollout.max_sequences=256 \
     rollout.host_kv_memory=8 run.steps=8
 }
@@ -330,8 +333,8 @@ part_resent() {
 
 for part in "${parts[@]}"; do
   case $part in
-    walk | turns | alone | split | flat | learn | owners | adapters | resent) ;;
-    *) echo "one_card: no part $part; there are walk turns alone split flat learn owners adapters resent" >&2; exit 2 ;;
+    walk | turns | alone | split | flat | learn | owners | adapters | adapters_7b | resent) ;;
+    *) echo "one_card: no part $part; there are walk turns alone split flat learn owners adapters adapters_7b resent" >&2; exit 2 ;;
   esac
   deadline=$((SECONDS + seconds))
   "part_$part"

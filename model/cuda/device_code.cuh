@@ -14,6 +14,7 @@ using bf16 = __nv_bfloat16;
 constexpr int kWarp = 32;
 constexpr int kVector = 8;  // bf16 elements of a 16-byte access
 constexpr unsigned kAllLanes = 0xffffffffu;
+constexpr int kMultiprocessors = 132;  // of an H100 or H200, for which grids are sized
 
 struct alignas(16) Vector {
   __nv_bfloat162 pairs[kVector / 2];

@@ -5,7 +5,7 @@ namespace syncopate::model {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kMostBlocks = 132 * 8;
+constexpr int kMostBlocks = kMultiprocessors * 8;
 
 // The finaliser of splitmix64.
 __device__ __forceinline__ uint64_t Mixed(uint64_t x) {

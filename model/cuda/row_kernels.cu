@@ -6,7 +6,7 @@ namespace {
 
 constexpr int kMaxThreads = kMaxHidden / kVector;
 constexpr int kSwiGluThreads = 256;
-constexpr int kMostSwiGluBlocks = 132 * 16;
+constexpr int kMostSwiGluBlocks = kMultiprocessors * 16;
 
 // Writes this thread's part of the normed row; `x` is this thread's part of the row's residual. All threads of the
 // block must call it.

@@ -8,6 +8,7 @@
 namespace syncopate::rollouter {
 namespace {
 
+using adapter_tile::CountTiles;
 using adapter_tile::kColumns;
 using adapter_tile::kDepthVectors;
 using adapter_tile::kLaneRows;
@@ -15,6 +16,7 @@ using adapter_tile::kRows;
 using adapter_tile::Outer;
 using adapter_tile::RowSets;
 using model::bf16;
+using model::kMultiprocessors;
 using model::kVector;
 using model::Vector;
 
@@ -24,7 +26,6 @@ constexpr int kWarps = 4, kThreads = kWarps * model::kWarp;
 constexpr int kBlockColumns = kWarps * kColumns, kBlockVectors = kBlockColumns / kVector;
 // Blocks that a multiprocessor runs at once, which bounds their registers, and the most tiles of rows of a block: with
 // more, a GPU's last blocks end too far apart.
-constexpr int kMultiprocessors = 132;
 constexpr int kAddResident = 5, kMostAddTiles = 64, kAddStages = 4;
 constexpr int kActivateResident = 4, kMostActivateTiles = 6, kActivateStages = 4;
 
@@ -95,7 +96,7 @@ __global__ void __launch_bounds__(kThreads, kAddResident)
   const int column = first_column + static_cast<int>(threadIdx.x) / model::kWarp * kColumns;
   const int element = column + adapter_tile::GetElement();
   // The last rows come first: they are what the product before has left in the cache.
-  const int stride = adapter_tile::GetStride(product), step = -static_cast<int>(gridDim.y) * kRows;
+  const int stride = product.stride(), step = -static_cast<int>(gridDim.y) * kRows;
   const int all_tiles = (product.rows + kRows - 1) / kRows, tiles = CountTiles(all_tiles);
   const int first_row = (all_tiles - 1 - static_cast<int>(blockIdx.y)) * kRows;
   const int first_set = adapter_tile::ReadSet(product, first_row);
@@ -205,7 +206,7 @@ __global__ void __launch_bounds__(kThreads, kActivateResident)
     Activate(const __grid_constant__ AdaptedProduct product, int32_t width, const bf16* y, bf16* activated) {
   extern __shared__ ActivateShared all_shared[];
   ActivateShared& shared = all_shared[0];
-  const int stride = adapter_tile::GetStride(product), step = static_cast<int>(gridDim.y) * kRows;
+  const int stride = product.stride(), step = static_cast<int>(gridDim.y) * kRows;
   const int lane = adapter_tile::GetLane(), row = lane / 4;
   const int first_column = static_cast<int>(blockIdx.x) * kBlockColumns;
   const int column = first_column + static_cast<int>(threadIdx.x) / model::kWarp * kColumns;
@@ -284,8 +285,6 @@ __global__ void __launch_bounds__(kCopyThreads) Copy(const AdapterCopy* copies) 
 }
 
 bool IsDeep(const AdaptedProduct& product) { return product.rank > adapter_tile::kDepth; }
-
-int32_t CountTiles(int32_t extent, int32_t tile) { return (extent + tile - 1) / tile; }
 
 // `across` blocks for each tile of rows. Blocks have equally many of these, as far as that is possible: as few as
 // fill the GPU, but at most `most_tiles`.

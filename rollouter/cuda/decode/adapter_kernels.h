@@ -45,7 +45,7 @@ struct AdaptedProduct {
   AdapterColumns adapters[kMostAdapters] = {};
   const int32_t* sets = nullptr;  // [rows], device memory: see MakeRowSet
 
-  int32_t stride() const { return GetRowStride(columns + places * count * rank); }
+  constexpr int32_t stride() const { return GetRowStride(columns + places * count * rank); }
   // Whether the numbers are as said here.
   bool Fits() const;
 };

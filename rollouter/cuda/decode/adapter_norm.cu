@@ -15,8 +15,10 @@
 namespace syncopate::rollouter {
 namespace {
 
+using adapter_tile::CountTiles;
 using adapter_tile::GetLane;
 using model::bf16;
+using model::kMultiprocessors;
 using model::kVector;
 using model::kWarp;
 using model::Vector;
@@ -27,7 +29,6 @@ constexpr int kDepth = adapter_tile::kDepth, kSteps = adapter_tile::kSteps, kWor
 constexpr int kInstructions = kVector / 2;  // for a tile and 16 elements of the rank
 constexpr int kMostWarps = 16;              // of a block
 constexpr int kMostTiles = 64;              // of rows, of a block
-constexpr int kMultiprocessors = 132;
 constexpr int kMostColumns = 2 * kMostWarps * kColumns;
 constexpr int kLeastRows = kMultiprocessors * kRows;
 constexpr int kMostTogether = 2, kMostAhead = 3;
@@ -206,7 +207,7 @@ class Access {
  public:
   __device__ __forceinline__ Access(const AdaptedProduct& product, const BlockTiles& tiles, const bf16* y,
                                     bf16* residual, bf16* normed)
-      : rows_(product.rows), hidden_(product.columns), stride_(adapter_tile::GetStride(product)) {
+      : rows_(product.rows), hidden_(product.columns), stride_(product.stride()) {
     const int column = static_cast<int>(threadIdx.x) / kWarp * kColumns + GetLane() % kLine * kVector;
     column_step_ = static_cast<int>(blockDim.x) / kWarp * kColumns;
 #pragma unroll
@@ -375,8 +376,6 @@ __global__ void __launch_bounds__(kBoundWarps* kWarp)
     }
   }
 }
-
-int32_t CountTiles(int32_t extent, int32_t tile) { return (extent + tile - 1) / tile; }
 
 template <int kTiles, int kBoundWarps>
 cudaError_t Launch(const AdaptedProduct& product, float epsilon, const void* y, const void* weight, void* residual,

@@ -27,9 +27,7 @@ __device__ __forceinline__ int GetLane() { return static_cast<int>(threadIdx.x) 
 // The first of this lane's columns in the tile.
 __device__ __forceinline__ int GetElement() { return GetLane() % 4 * kVector; }
 
-__device__ __forceinline__ int GetStride(const AdaptedProduct& product) {
-  return GetRowStride(product.columns + product.places * product.count * product.rank);
-}
+inline int32_t CountTiles(int32_t extent, int32_t tile) { return (extent + tile - 1) / tile; }
 
 // Begins to copy 16 bytes to shared memory, or zeros unless `reads`. A thread's copies up to EndCopies are a group.
 __device__ __forceinline__ void CopyIf(bool reads, const bf16* from, void* to) {
@@ -118,7 +116,7 @@ __device__ __forceinline__ Inner ReadInner(const AdaptedProduct& product, int ad
 #pragma unroll
   for (int i = 0; i < kLaneRows; ++i) {
     const int row = GetLane() / 4 + i * kRows / 2, set = own[row];
-    const bf16* from = y + static_cast<int64_t>(first_row + row) * GetStride(product) + product.columns +
+    const bf16* from = y + static_cast<int64_t>(first_row + row) * product.stride() + product.columns +
                        (GetPlace(set) * product.count + adapter) * product.rank + element;
     ReadWords(adapter >= 0 && set >= 0 && element < product.rank, from, inner.rows[i]);
   }
@@ -175,8 +173,8 @@ __device__ __forceinline__ void Multiply(const Inner& inner, const Outer& outer,
 __device__ __forceinline__ void CopyInner(const AdaptedProduct& product, int adapter, const bf16* y, int row, int set,
                                           int element, Vector* to) {
   const int column = product.columns + (GetPlace(set) * product.count + adapter) * product.rank + element;
-  CopyIf(adapter >= 0 && set >= 0 && element < product.rank,
-         y + static_cast<int64_t>(row) * GetStride(product) + column, to);
+  CopyIf(adapter >= 0 && set >= 0 && element < product.rank, y + static_cast<int64_t>(row) * product.stride() + column,
+         to);
 }
 
 // Puts zeros in the rows of other sets, which so do not change a bit of a row's result. `own`: the sets of the tile's

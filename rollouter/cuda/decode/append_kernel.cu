@@ -14,7 +14,7 @@ using model::Vector;
 constexpr int kMostThreads = 256;
 constexpr int kAdaptedWarps = 4;  // of a block that adds adapters
 // Blocks of these that a multiprocessor runs at once, which bounds their registers, and the most it is given.
-constexpr int kAdaptedResident = 4, kMostAdaptedBlocks = 132 * kAdaptedResident;
+constexpr int kAdaptedResident = 4, kMostAdaptedBlocks = model::kMultiprocessors * kAdaptedResident;
 
 struct Layer {
   bf16* keys = nullptr;
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(kAdaptedWarps* model::kWarp, kAdaptedResident)
     --index;
   }
   const int first_column = index < 0 ? 0 : head * kDim - product.adapters[index].begin + pair_column;
-  const int stride = adapter_tile::GetStride(product), step = static_cast<int>(gridDim.y) * adapter_tile::kRows;
+  const int stride = product.stride(), step = static_cast<int>(gridDim.y) * adapter_tile::kRows;
   const bf16* y = static_cast<const bf16*>(inputs.qkv);
   const auto get_row = [&](int first_row, int i) { return first_row + lane / 4 + i * adapter_tile::kRows / 2; };
   const auto copy = [&](Stage& stage, int first_row, const int* sets) {

@@ -67,7 +67,7 @@ class DecodeProducts {
   // The result of `base`, of `columns` columns beside x a^T.
   AdaptedProduct GetAdapted(const model::Matmul& base, int32_t columns, absl::Span<const AdapterColumns> adapters,
                             const DecodeBuffers& buffers) const;
-  // The same of output (which = 0) or down (1).
+  // The result of output (which = 0) or down (1).
   AdaptedProduct GetAdapted(int which, const DecodeLayer& layer, const DecodeBuffers& buffers) const;
   // Adds what the adapters of output (which = 0) or down (1) add, and the residual without other ranks; unless the norm
   // does.

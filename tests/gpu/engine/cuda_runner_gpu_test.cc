@@ -322,6 +322,7 @@ TEST_P(CudaRunnerOverModels, PromptsThatGoAsAGraphGiveTheBitsThatTheyGiveKernelB
   compare({700, 650, 190}, {{900, 9, 800}});
 }
 
+// The log-probabilities of the whole vocabulary give the logits, except for a constant.
 TEST(CudaRunnerTest, DrawsByEveryOptionAsTheHostsSampler) {
   SYNCOPATE_NEED_GPUS(1);
   std::vector<SamplingParams> options(8);
