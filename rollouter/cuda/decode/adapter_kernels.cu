@@ -24,10 +24,10 @@ using model::Vector;
 // that it reads B once.
 constexpr int kWarps = 4, kThreads = kWarps * model::kWarp;
 constexpr int kBlockColumns = kWarps * kColumns, kBlockVectors = kBlockColumns / kVector;
-// Blocks that a multiprocessor runs at once, which bounds their registers, and the most tiles of rows of a block: with
-// more, a GPU's last blocks end too far apart.
+// Blocks that a multiprocessor runs at once, which bounds their registers, and the most tiles of rows of a block: each
+// block reads B once, but with more tiles a GPU's last blocks end too far apart.
 constexpr int kAddResident = 5, kMostAddTiles = 64, kAddStages = 4;
-constexpr int kActivateResident = 4, kMostActivateTiles = 6, kActivateStages = 4;
+constexpr int kActivateResident = 4, kMostActivateTiles = 16, kActivateStages = 4;
 
 // What a block has of 16 rows in shared memory, while other rows are on their way: two arrays' columns, and x a^T of
 // kAdapters adapters.
@@ -286,13 +286,15 @@ __global__ void __launch_bounds__(kCopyThreads) Copy(const AdapterCopy* copies) 
 
 bool IsDeep(const AdaptedProduct& product) { return product.rank > adapter_tile::kDepth; }
 
-// `across` blocks for each tile of rows. Blocks have equally many of these, as far as that is possible: as few as
-// fill the GPU, but at most `most_tiles`.
+// `across` blocks for each tile of rows. A block has as few tiles as let all blocks run at once, or, where that is more
+// than `most_tiles`, twice, three times or more often as many blocks.
 dim3 GetGrid(int32_t rows, int32_t across, int32_t resident, int32_t most_tiles) {
-  const int32_t tiles = CountTiles(rows, kRows);
-  const int32_t of_block = CountTiles(tiles, std::max(kMultiprocessors * resident / across, 1));
-  const int32_t down = CountTiles(tiles, std::min(of_block, most_tiles));
-  return dim3(static_cast<unsigned>(across), static_cast<unsigned>(down));
+  const int32_t tiles = CountTiles(rows, kRows), at_once = kMultiprocessors * resident;
+  int32_t of_block = CountTiles(tiles, std::max(at_once / across, 1));
+  for (int32_t times = 2; of_block > most_tiles; ++times) {
+    of_block = CountTiles(tiles, std::max(at_once * times / across, 1));
+  }
+  return dim3(static_cast<unsigned>(across), static_cast<unsigned>(CountTiles(tiles, of_block)));
 }
 
 }  // namespace
