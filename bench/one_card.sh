@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# usage: bench/one_card.sh BUNDLE OUT [PART ...]      parts: walk turns alone split flat learn owners adapters adapters_7b resent;
-# without one all are run.
-# Figures of run.share_gpu: whole runs whose trainer and rollouter take turns on this host's first GPU, what their parts take
-# alone, and the same runs on a card that they split. By the daemons and benchmarks of an unpacked bundle (scripts/bundle.sh
-# --dir). Weights are random and made here. Prints one JSON object a line as a case ends, also to OUT/results.jsonl; logs and
-# metrics of all daemons go to OUT/logs.tar.gz. --seconds N: the most that each part takes (540); a case has a limit of its
-# own, and its processes are ended with it. --case PATTERN: only cases whose name matches. Exits 1 if a case failed.
+# usage: bench/one_card.sh BUNDLE OUT [PART ...]      parts: walk turns alone split flat learn owners adapters adapters_7b resent
+# full_7b; without one all are run.
+# Figures of run.share_gpu: whole runs whose trainer and rollouter take turns on this host's first GPU (full_7b: ranks of both
+# on its first two), what their parts take alone, and the same runs on a card that they split. By the daemons and benchmarks of
+# an unpacked bundle (scripts/bundle.sh --dir). Weights are random and made here. Prints one JSON object a line as a case ends,
+# also to OUT/results.jsonl; logs and metrics of all daemons go to OUT/logs.tar.gz. --seconds N: the most that each part takes
+# (540); a case has a limit of its own, and its processes are ended with it. --case PATTERN: only cases whose name matches.
+# Exits 1 if a case failed.
 set -uo pipefail
 
 seconds=540
@@ -15,19 +16,19 @@ while [ $# -gt 0 ]; do
   case $1 in
     --seconds) seconds=$2; shift ;;
     --case) cases=$2; shift ;;
-    --*) sed -n 2,8p "$0" >&2; exit 2 ;;
+    --*) sed -n 2,9p "$0" >&2; exit 2 ;;
     *) words+=("$1") ;;
   esac
   shift
 done
 if [ "${#words[@]}" -lt 2 ]; then
-  sed -n 2,8p "$0" >&2
+  sed -n 2,9p "$0" >&2
   exit 2
 fi
 bundle=$(realpath "${words[0]}") || exit 2
 mkdir -p "${words[1]}" && out=$(realpath "${words[1]}") || exit 2
 parts=("${words[@]:2}")
-[ "${#parts[@]}" -gt 0 ] || parts=(walk turns alone split flat learn owners adapters adapters_7b resent)
+[ "${#parts[@]}" -gt 0 ] || parts=(walk turns alone split flat learn owners adapters adapters_7b resent full_7b)
 . "$bundle/env.sh" || exit 1
 export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 PYTHONUNBUFFERED=1
 
@@ -318,6 +319,18 @@ part_adapters_7b() {
     rollout.host_kv_memory=8 run.steps=8
 }
 
+# A 7B in full, whose trainer and replica have a rank on each of two cards: as many tokens a step. What is said of the card's
+# memory is of the first one.
+part_full_7b() {
+  if [ "$(nvidia-smi --list-gpus | wc -l)" -lt 2 ]; then
+    emit full_7b turns 75 0 '{"text": "not run: it needs two GPUs"}'
+    return 0
+  fi
+  run_daemons full_7b turns 480 "${turns[@]}" "${shape_7b[@]}" "${plain[@]}" train.device=cuda rollout.device=cuda trainer.world=2 \
+    rollout.tensor_parallel=2 train.micro_batch_tokens=8192 rollout.max_new_tokens=512 data.batch_groups=16 rollout.samples=16 \
+    rollout.max_sequences=256 run.steps=8
+}
+
 # What a base that is sent with every sync costs generation: at max_staleness 0 rollouters wait for each version, with all
 # weights 3.4 GB, with adapters 70 MB. wait_us_per_token is what a trained token takes, the sync before it included.
 part_resent() {
@@ -333,8 +346,8 @@ part_resent() {
 
 for part in "${parts[@]}"; do
   case $part in
-    walk | turns | alone | split | flat | learn | owners | adapters | adapters_7b | resent) ;;
-    *) echo "one_card: no part $part; there are walk turns alone split flat learn owners adapters adapters_7b resent" >&2; exit 2 ;;
+    walk | turns | alone | split | flat | learn | owners | adapters | adapters_7b | resent | full_7b) ;;
+    *) echo "one_card: no part $part; there are walk turns alone split flat learn owners adapters adapters_7b resent full_7b" >&2; exit 2 ;;
   esac
   deadline=$((SECONDS + seconds))
   "part_$part"

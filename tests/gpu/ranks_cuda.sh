@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # usage: tests/gpu/ranks_cuda.sh [FOLDER=build/cuda/bin [CASE ...]]
 # Whole runs whose trainer or rollouter is two processes on GPUs: a rank is killed and the run goes on from what was
-# saved (save), replicas of two ranks serve, install and lose one (replica, replica-in-place, replica-graphs), and a
-# rank of a trainer or replica is stopped, which the others must notice and end for within 10 s (stop). With two GPUs
-# each of the ranks has one; a replica shares them with a trainer of two. With one GPU all share it: each is told by
-# NCCL_HOSTID that it is on a host of its own, as NCCL refuses two ranks on one GPU of a host, and connects them by
-# sockets; that shows everything but the rate. Each run has a time limit and is ended whole. Prints a line a check;
-# exits 1 if one failed.
+# saved (save), replicas of two ranks serve, install and lose one (replica, replica-in-place, replica-graphs), replicas
+# of two ranks get adapters by each transport and end with the same ones (adapters), and a rank of a trainer or replica
+# is stopped, which the others must notice and end for within 10 s (stop). With two GPUs each of the ranks has one; a
+# replica shares them with a trainer of two. Where NCCL would connect two ranks on one GPU, which it refuses on one
+# host, NCCL_HOSTID tells each process that it is on a host of its own, and NCCL connects them by sockets: with one GPU,
+# and for weights that travel by NCCL. That shows everything but the rate. Each run has a time limit and is ended whole.
+# Prints a line a check; exits 1 if one failed.
 set -uo pipefail
 root=$(realpath "$(dirname "$0")/../..")
 folder=$(realpath "${1:-$root/build/cuda/bin}") || exit 1
@@ -31,16 +32,14 @@ failed=0
 mkdir "$work/bin"
 cp "$folder/syncopate" "$work/bin/"
 ln -s "$folder/syncopate-synchronizer" "$work/bin/"
-wrap() {  # wrap DAEMON LINE: a script that does LINE first
-  printf '#!/bin/bash\n%s\nexec %q "$@"\n' "$2" "$folder/syncopate-$1" > "$work/bin/syncopate-$1"
-  chmod +x "$work/bin/syncopate-$1"
-}
-ln -s "$folder/syncopate-trainer" "$folder/syncopate-rollouter" "$work/bin/"
-if [ "$gpus" -eq 1 ]; then
-  rm "$work/bin/syncopate-trainer" "$work/bin/syncopate-rollouter"
-  wrap trainer "export NCCL_HOSTID=trainer-\$\$"
-  wrap rollouter "export NCCL_HOSTID=rollouter-\$\$"
-fi
+# With HOST_EACH each process of these daemons is on a host of its own, as NCCL sees it.
+for daemon in trainer rollouter; do
+  printf '#!/bin/bash\n[ -z "$HOST_EACH" ] || export NCCL_HOSTID=%s-$$\nexec %q "$@"\n' \
+    "$daemon" "$folder/syncopate-$daemon" > "$work/bin/syncopate-$daemon"
+  chmod +x "$work/bin/syncopate-$daemon"
+done
+export HOST_EACH=
+[ "$gpus" -gt 1 ] || HOST_EACH=1
 
 check() {  # check WHAT CONDITION...
   local what=$1
@@ -193,8 +192,49 @@ run_stop() {  # run_stop DAEMON RANK
   [ "$failed" -eq 0 ] || show "$name"
 }
 
+# base_syncs NAME TRANSPORT: how many syncs of the run brought bytes of the base; nothing if one came by another transport.
+base_syncs() {
+  "$folder/syncopate" events "$work/$1" --kind sync | python3 -c '
+import json, sys
+rows = [row.get("fields", row) for row in map(json.loads, sys.stdin)]
+brought = [row for row in rows if row["result"] == "ok" and int(row["bytes"]) > 0]
+if brought and all(row["transport"] == sys.argv[1] for row in brought):
+    print(sum(int(row.get("bytes_full", 0)) > 0 for row in brought))' "$2"
+}
+
+adapters_of() {  # adapters_of NAME STEP: the digest of what its checkpoint has of them; nothing if there is none
+  local files=("$work/$1/checkpoints"/*-s"$2"/adapter_model*.safetensors)
+  [ -f "${files[0]}" ] && cat "${files[@]}" | sha256sum | cut -c1-16
+}
+
+# Strictly on-policy and with deterministic kernels, what was trained says whether all ranks had the same adapters.
+run_adapters() {
+  local transport name code found steps=12 expected='' host_each=$HOST_EACH
+  for transport in ipc grpc nccl; do
+    name=adapters-$transport
+    [ "$transport" != nccl ] || HOST_EACH=1
+    begin "$name" "$root/deploy/examples/reverse.yaml" "run.dir=$work/$name" train.device=cuda rollout.device=cuda \
+      "trainer.world=$((gpus == 2 ? 2 : 1))" run.rollouters=1 rollout.tensor_parallel=2 "sync.transport=$transport" \
+      lora.rank=8 train.kl_coef=0.01 staleness.max_staleness=0 train.deterministic=true rollout.deterministic=true run.seed=3 \
+      "run.steps=$steps" "checkpoint.every_steps=$steps" eval.every_steps=0 model.learned_positions=false \
+      model.qk_norm=false model.head_dim=64 model.num_attention_heads=4 model.num_key_value_heads=2 model.hidden_size=256 \
+      model.intermediate_size=512
+    finish
+    code=$?
+    HOST_EACH=$host_each
+    check "adapters by $transport: the run ends (exit code $code)" is "$code" 0
+    check "no sync failed" is "$(summary "$name" 'run["syncs"]["failed"]')" 0
+    check "all came by $transport, and one sync brought the base" is "$(base_syncs "$name" "$transport")" 1
+    found=$(adapters_of "$name" "$steps")
+    expected=${expected:-$found}
+    check "the adapters of step $steps are ${expected:=none} (were $found)" is "$found" "$expected"
+    grep -h -o 'sums over .*' "$work/$name"/logs/rollouter-*.log | sort | uniq -c | sed 's/^/  /'
+    [ "$failed" -eq 0 ] || show "$name"
+  done
+}
+
 cases=("$@")
-[ "${#cases[@]}" -gt 0 ] || cases=(save replica replica-in-place replica-graphs stop)
+[ "${#cases[@]}" -gt 0 ] || cases=(save replica replica-in-place replica-graphs adapters stop)
 for name in "${cases[@]}"; do
   echo "$name"
   case $name in
@@ -205,6 +245,7 @@ for name in "${cases[@]}"; do
     replica-graphs)
       run_replica replica-graphs model.learned_positions=false model.head_dim=64 model.num_attention_heads=4 \
         model.num_key_value_heads=2 model.hidden_size=256 model.intermediate_size=512 ;;
+    adapters) run_adapters ;;
     stop)
       for who in 'trainer 1' 'trainer 0' 'rollouter 1' 'rollouter 0'; do
         # shellcheck disable=SC2086
