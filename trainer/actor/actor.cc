@@ -13,7 +13,9 @@
 #include "base/digest.h"
 #include "model/arena_parts.h"
 #include "model/decoder_spec.h"
+#include "model/transformer.h"
 #include "trainer/actor/arena_checks.h"
+#include "trainer/actor/host_pieces.h"
 
 namespace syncopate::trainer {
 namespace {
@@ -23,7 +25,7 @@ at::Tensor ArenaTensor(const StateArena* arena, int64_t elements, at::Device dev
   return arena == nullptr ? at::zeros({elements}, options) : at::from_blob(arena->data(), {elements}, options);
 }
 
-// Numbers per copy between host and device: bounds the host buffer that such a copy needs to 64 MiB.
+// Numbers per copy between host and device: bounds a host buffer that such a copy needs to 64 MiB.
 constexpr int64_t kCopiedAtOnce = 16 << 20;
 
 // Fills `to`, flat and float32, with `bytes`, which need not be aligned.
@@ -562,11 +564,9 @@ absl::Status Actor::WriteTensor(PolicyPart part, size_t index, const model::Byte
       gathered.narrow(0, begin_of_tensor - shards_.unit(unit).begin, trained_.tensors()[index].NumElements());
   // Memory of the host is passed to the sink as it is; memory of a device is copied piece by piece.
   const int64_t most = numbers.is_cpu() ? numbers.numel() : kCopiedAtOnce;
-  for (int64_t begin = 0; begin < numbers.numel(); begin += most) {
-    const at::Tensor piece = numbers.narrow(0, begin, std::min(most, numbers.numel() - begin)).cpu();
-    SYNCOPATE_RETURN_IF_ERROR(sink({static_cast<const char*>(piece.data_ptr()), piece.nbytes()}));
-  }
-  return absl::OkStatus();
+  return UseOnHost((numbers.numel() + most - 1) / most,
+                   [&](int64_t i) { return numbers.narrow(0, i * most, std::min(most, numbers.numel() - i * most)); },
+                   [&](int64_t, absl::string_view bytes) { return sink(bytes); });
 }
 
 void Actor::SetReader(std::function<absl::Status()> finish) {
@@ -579,32 +579,34 @@ absl::Status Actor::FinishRead() {
   return finish == nullptr ? absl::OkStatus() : finish();
 }
 
-absl::Status Actor::ReadShard(const std::function<absl::Status(int64_t, absl::string_view)>& sink,
+absl::Status Actor::ReadShard(DType dtype, const std::function<absl::Status(int64_t, absl::string_view)>& sink,
                               bool trained_alone) const {
   at::NoGradGuard no_grad;
-  const auto width = static_cast<int64_t>(sizeof(float));
   const int64_t elements = shards_.local_elements();
   if (elements == 0) return absl::OkStatus();
-  if (parameters_.is_cpu() && !base_is_rounded()) {
+  if (parameters_.is_cpu() && !base_is_rounded() && dtype == DType::kFloat32) {
     return sink(0, {static_cast<const char*>(parameters_.data_ptr()), parameters_.nbytes()});
   }
-  // What is read of the base while it is in bfloat16, in float32.
+  // The base of adapters is in bfloat16 alone. A piece is all of it or none.
   const int64_t base = base_is_rounded() ? shards_.trained_begin() : 0;
-  at::Tensor rounded;
-  auto read = [&](int64_t begin, int64_t count) {
-    if (begin < base) return rounded.narrow(0, begin, count).cpu().to(at::kFloat);
-    return parameters_.narrow(0, begin - base, count).cpu();
-  };
+  std::vector<int64_t> borders;
+  for (int64_t begin = trained_alone ? shards_.trained_begin() : 0; begin < elements;) {
+    borders.push_back(begin);
+    begin = std::min(begin + kCopiedAtOnce, begin < base ? base : elements);
+  }
+  borders.push_back(elements);
   // On a stream beside the step's: there a copy would wait for all that the step has queued.
   return reading_.RunAfter(read_from_, [&]() -> absl::Status {
-    if (base > 0 && !trained_alone) rounded = RoundedBase();
-    for (int64_t begin = trained_alone ? shards_.trained_begin() : 0; begin < elements;) {
-      const int64_t count = std::min(kCopiedAtOnce, (begin < base ? base : elements) - begin);
-      const at::Tensor piece = read(begin, count);
-      SYNCOPATE_RETURN_IF_ERROR(sink(begin * width, {static_cast<const char*>(piece.data_ptr()), piece.nbytes()}));
-      begin += count;
-    }
-    return absl::OkStatus();
+    const at::Tensor rounded = base > 0 && !trained_alone ? RoundedBase() : at::Tensor();
+    const auto make = [&](int64_t i) {
+      const int64_t begin = borders[static_cast<size_t>(i)], count = borders[static_cast<size_t>(i) + 1] - begin;
+      const at::Tensor piece =
+          begin < base ? rounded.narrow(0, begin, count) : parameters_.narrow(0, begin - base, count);
+      return piece.to(model::ToScalarType(dtype));
+    };
+    return UseOnHost(static_cast<int64_t>(borders.size()) - 1, make, [&](int64_t i, absl::string_view bytes) {
+      return sink(borders[static_cast<size_t>(i)] * DTypeBytes(dtype), bytes);
+    });
   });
 }
 

@@ -145,7 +145,7 @@ class Actor {
   absl::Status CheckFiniteOnHost() const;
   // See Policy::SetReader and Policy::ReadShard; with `trained_alone` see Policy::ReadTrained.
   void SetReader(std::function<absl::Status()> finish);
-  absl::Status ReadShard(const std::function<absl::Status(int64_t begin, absl::string_view bytes)>& sink,
+  absl::Status ReadShard(DType dtype, const std::function<absl::Status(int64_t begin, absl::string_view bytes)>& sink,
                          bool trained_alone = false) const;
   // Before weights are changed or moved: nobody reads them any more. Each update and each move does this itself.
   absl::Status FinishRead();

@@ -68,12 +68,15 @@ class LeadingPolicy final : public Policy {
   absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const override;
   absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeSnapshot(const std::string& folder) const override;
   absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeWeights(const std::string& folder) const override;
-  // Both are this rank's only.
+  // What follows is this rank's only.
   absl::Status SetReader(std::function<absl::Status()> finish) override {
     return policy_->SetReader(std::move(finish));
   }
-  absl::Status ReadShard(const ShardSink& sink) const override { return policy_->ReadShard(sink); }
-  absl::Status ReadTrained(const ShardSink& sink) const override { return policy_->ReadTrained(sink); }
+  absl::Status ReadShard(DType dtype, const ShardSink& sink) const override { return policy_->ReadShard(dtype, sink); }
+  absl::Status ReadTrained(DType dtype, const ShardSink& sink) const override {
+    return policy_->ReadTrained(dtype, sink);
+  }
+  DType GetShardDType(const Manifest& wire) const override { return policy_->GetShardDType(wire); }
   absl::StatusOr<uint64_t> Digest() const override;
   absl::Status CheckFinite() const override;
   absl::Status BeginUse() override;

@@ -9,12 +9,12 @@ namespace syncopate::trainer {
 absl::StatusOr<std::unique_ptr<HostStager>> HostStager::Create(Policy* policy, Manifest wire, int slots,
                                                                const StagedPart& part, bool lends_base) {
   SYNCOPATE_CHECK(wire.tensors().size() == policy->manifest().tensors().size());
-  SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::SyncPlan plan, PlanStaging(wire, part, DType::kFloat32));
+  const DType dtype = policy->GetShardDType(wire);
+  SYNCOPATE_ASSIGN_OR_RETURN(const synchronizer::SyncPlan plan, PlanStaging(wire, part, dtype));
   SYNCOPATE_ASSIGN_OR_RETURN(auto arena,
                              synchronizer::SendArena::CreateForPlan(std::move(wire), plan, part.rank,
                                                                     {.slots = slots, .lends_base = lends_base}));
-  return std::unique_ptr<HostStager>(
-      new HostStager(policy, std::move(arena), SourceLayoutText(part.world, DType::kFloat32), plan.pack(part.rank)));
+  return std::unique_ptr<HostStager>(new HostStager(policy, std::move(arena), dtype, part.world, plan.pack(part.rank)));
 }
 
 HostStager::~HostStager() {
@@ -33,10 +33,12 @@ absl::Status HostStager::Launch(const PolicyVersion& version) {
   };
   synchronizer::SendArena::Fill adapters;
   if (!adapter_pack_.empty()) {
-    adapters = [this, packs_into](char* arena) { return policy_->ReadTrained(packs_into(adapter_pack_, arena)); };
+    adapters = [this, packs_into](char* arena) {
+      return policy_->ReadTrained(dtype_, packs_into(adapter_pack_, arena));
+    };
   }
   SYNCOPATE_RETURN_IF_ERROR(arena_->Launch(
-      version, [this, packs_into](char* arena) { return policy_->ReadShard(packs_into(pack_, arena)); },
+      version, [this, packs_into](char* arena) { return policy_->ReadShard(dtype_, packs_into(pack_, arena)); },
       std::move(adapters)));
   return policy_->SetReader([this] { return FinishRead(); });
 }

@@ -34,9 +34,13 @@ class HostStager final : public WeightStager {
   absl::StatusOr<synchronizer::SharedMemory> LendBase() override { return arena_->LendBase(); }
 
  private:
-  HostStager(Policy* policy, std::unique_ptr<synchronizer::SendArena> arena, std::string layout,
+  HostStager(Policy* policy, std::unique_ptr<synchronizer::SendArena> arena, DType dtype, int32_t world,
              std::vector<synchronizer::PackOp> pack)
-      : policy_(policy), arena_(std::move(arena)), layout_(std::move(layout)), pack_(std::move(pack)) {
+      : policy_(policy),
+        arena_(std::move(arena)),
+        dtype_(dtype),
+        layout_(SourceLayoutText(world, dtype)),
+        pack_(std::move(pack)) {
     for (const synchronizer::PackOp& op : pack_) {
       if (arena_->manifest().tensors()[op.tensor].adapter) adapter_pack_.push_back(op);
     }
@@ -46,6 +50,7 @@ class HostStager final : public WeightStager {
 
   Policy* const policy_;
   const std::unique_ptr<synchronizer::SendArena> arena_;
+  const DType dtype_;  // of the shard as it is read
   const std::string layout_;
   const std::vector<synchronizer::PackOp> pack_;
   std::vector<synchronizer::PackOp> adapter_pack_;  // of pack_, those of adapters: what changes between versions

@@ -58,15 +58,18 @@ class Policy {
   // on when that has returned OK; its error is the call's. Until then forward and backward passes, which change none of
   // them, may be made. Null: nobody reads any more. A reader replaces the one before, which must be done.
   virtual absl::Status SetReader(std::function<absl::Status()> finish) = 0;
-  // Hands those weights, in float32, to `sink`, ascending: pieces of the rank's arena (trainer/actor/flat_shards.h;
-  // with one rank laid out as manifest()), each with the byte at which it begins. Gaps may be left out. On the CPU a
-  // piece is the memory itself; from another device no more than one small piece at a time is copied, on a stream
-  // beside the policy's. Called by any thread, between SetReader and the end of `finish`. No call of the other ranks.
-  // Blocks; passes the sink's errors on.
+  // Hands those weights to `sink`, ascending, in float32 or in GetShardDType(): pieces of the rank's arena
+  // (trainer/actor/flat_shards.h; with one rank and in float32 laid out as manifest(), and in another type the same
+  // numbers side by side), each with the byte at which it begins. Gaps may be left out. On the CPU a piece is the memory
+  // itself; from another device a few small pieces at a time are copied, on a stream beside the policy's. Called by any
+  // thread, between SetReader and the end of `finish`. No call of the other ranks. Blocks; passes the sink's errors on.
   using ShardSink = std::function<absl::Status(int64_t begin, absl::string_view bytes)>;
-  virtual absl::Status ReadShard(const ShardSink& sink) const = 0;
+  virtual absl::Status ReadShard(DType dtype, const ShardSink& sink) const = 0;
   // Reads as ReadShard() does, but the pieces of trained() at least.
-  virtual absl::Status ReadTrained(const ShardSink& sink) const { return ReadShard(sink); }
+  virtual absl::Status ReadTrained(DType dtype, const ShardSink& sink) const { return ReadShard(dtype, sink); }
+  // The type to read weights in that travel as `wire`: float32, or the type that all of `wire` has where the policy's
+  // device rounds to it.
+  virtual DType GetShardDType(const Manifest& /*wire*/) const { return DType::kFloat32; }
   // The one digest of the parameters (base/digest.h), made where they are.
   virtual absl::StatusOr<uint64_t> Digest() const = 0;
   // DATA_LOSS (reason NON_FINITE) naming the first tensor with a parameter that is not finite. Looks where they are.

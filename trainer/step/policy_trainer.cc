@@ -367,13 +367,21 @@ absl::Status PolicyTrainer::SetReader(std::function<absl::Status()> finish) {
 }
 
 // On any thread, so it touches nothing that the policy's thread changes, such as the count of uses.
-absl::Status PolicyTrainer::ReadTrained(const ShardSink& sink) const {
+absl::Status PolicyTrainer::ReadTrained(DType dtype, const ShardSink& sink) const {
   return core_->OnDevice("the weights cannot be copied to the host",
-                         [&] { return core_->actor.ReadShard(sink, /*trained_alone=*/true); });
+                         [&] { return core_->actor.ReadShard(dtype, sink, /*trained_alone=*/true); });
 }
 
-absl::Status PolicyTrainer::ReadShard(const ShardSink& sink) const {
-  return core_->OnDevice("the weights cannot be copied to the host", [&] { return core_->actor.ReadShard(sink); });
+absl::Status PolicyTrainer::ReadShard(DType dtype, const ShardSink& sink) const {
+  return core_->OnDevice("the weights cannot be copied to the host",
+                         [&] { return core_->actor.ReadShard(dtype, sink); });
+}
+
+DType PolicyTrainer::GetShardDType(const Manifest& wire) const {
+  const DType first = wire.tensors().front().dtype;
+  const bool same = std::all_of(wire.tensors().begin(), wire.tensors().end(),
+                                [first](const TensorSpec& tensor) { return tensor.dtype == first; });
+  return same && !core_->actor.device().is_cpu() ? first : DType::kFloat32;
 }
 
 absl::StatusOr<uint64_t> PolicyTrainer::Digest() const {

@@ -95,8 +95,9 @@ class PolicyTrainer final : public Policy {
   absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeSnapshot(const std::string& folder) const override;
   absl::StatusOr<std::shared_ptr<const PolicySnapshot>> TakeWeights(const std::string& folder) const override;
   absl::Status SetReader(std::function<absl::Status()> finish) override;
-  absl::Status ReadShard(const ShardSink& sink) const override;
-  absl::Status ReadTrained(const ShardSink& sink) const override;
+  absl::Status ReadShard(DType dtype, const ShardSink& sink) const override;
+  absl::Status ReadTrained(DType dtype, const ShardSink& sink) const override;
+  DType GetShardDType(const Manifest& wire) const override;
   absl::StatusOr<uint64_t> Digest() const override;
   absl::Status CheckFinite() const override;
   int64_t updates() const override;

@@ -184,10 +184,11 @@ TEST(CudaPolicyTrainerTest, ThreeStepsOfAdaptersAreThoseOfTheCpuAndLeaveTheBaseI
   auto read = [&] {
     std::vector<char> arena(static_cast<size_t>(manifest.arena_bytes()));
     EXPECT_TRUE(trainer
-                    ->ReadShard([&](int64_t begin, absl::string_view bytes) {
-                      std::memcpy(arena.data() + begin, bytes.data(), bytes.size());
-                      return absl::OkStatus();
-                    })
+                    ->ReadShard(DType::kFloat32,
+                                [&](int64_t begin, absl::string_view bytes) {
+                                  std::memcpy(arena.data() + begin, bytes.data(), bytes.size());
+                                  return absl::OkStatus();
+                                })
                     .ok());
     return arena;
   };

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/digest.h"
+#include "base/half.h"
 #include "base/unit_shards.h"
 #include "tests/support/policy_copy.h"
 #include "tests/support/rank_threads.h"
@@ -356,21 +357,29 @@ TEST(ShardedActorTest, AStateIsRestoredBitByBitOnAnotherNumberOfRanks) {
   }
 }
 
+template <typename Number>
+std::vector<Number> ReadShard(const Policy& policy, DType dtype) {
+  std::vector<Number> shard;
+  const auto append = [&shard](int64_t begin, absl::string_view bytes) {
+    EXPECT_EQ(begin, static_cast<int64_t>(shard.size() * sizeof(Number)));
+    const auto* numbers = reinterpret_cast<const Number*>(bytes.data());
+    shard.insert(shard.end(), numbers, numbers + bytes.size() / sizeof(Number));
+    return absl::OkStatus();
+  };
+  EXPECT_TRUE(policy.ReadShard(dtype, append).ok());
+  return shard;
+}
+
 TEST(ShardedActorTest, EachRankReadsItsShardAsTheUnitsAreCut) {
   const auto groups = RandomGroups(testing::GroupedQueryModel(), 4, 4, 31);
   for (int32_t world : {1, 2, 3}) {
     OnRanks<bool>(world, [&](Communicator& ranks) {
       auto trainer = PolicyTrainer::Create(OptionsOn(ranks)).value();
       for (int step = 0; step < 2; ++step) {
-        std::vector<float> shard;
-        EXPECT_TRUE(trainer
-                        ->ReadShard([&shard](int64_t begin, absl::string_view bytes) {
-                          EXPECT_EQ(begin, static_cast<int64_t>(shard.size() * sizeof(float)));
-                          const auto* numbers = reinterpret_cast<const float*>(bytes.data());
-                          shard.insert(shard.end(), numbers, numbers + bytes.size() / sizeof(float));
-                          return absl::OkStatus();
-                        })
-                        .ok());
+        const std::vector<float> shard = ReadShard<float>(*trainer, DType::kFloat32);
+        const std::vector<uint16_t> rounded = ReadShard<uint16_t>(*trainer, DType::kBFloat16);
+        EXPECT_EQ(rounded.size(), shard.size());
+        for (size_t i = 0; i < rounded.size(); ++i) EXPECT_EQ(rounded[i], RoundToBFloat16(shard[i])) << i;
         const Manifest& manifest = trainer->manifest();
         const PolicyCopy state(*trainer);  // of all ranks, on rank 0
         const std::vector<UnitShards> units = CutUnits(manifest, world);
@@ -469,7 +478,7 @@ TEST(ShardedActorTest, TheDigestOfABaseInBFloat16IsThatOfItsNumbersInFloat32OnAn
         std::copy(bytes.begin(), bytes.end(), arena.begin() + begin);
         return absl::OkStatus();
       };
-      EXPECT_TRUE(actor.ReadShard(keep).ok());
+      EXPECT_TRUE(actor.ReadShard(DType::kFloat32, keep).ok());
       return CombineDigests(DigestBuckets(manifest, arena.data()));
     };
     SingleRank alone;

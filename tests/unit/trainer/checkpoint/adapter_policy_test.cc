@@ -63,10 +63,11 @@ INSTANTIATE_TEST_SUITE_P(ComputeDTypes, AdapterPolicyTest, ::testing::Values(DTy
 std::string ReadArena(const Policy& policy) {
   std::string arena(static_cast<size_t>(policy.manifest().arena_bytes()), '\0');
   EXPECT_TRUE(policy
-                  .ReadShard([&arena](int64_t begin, absl::string_view bytes) {
-                    std::memcpy(arena.data() + begin, bytes.data(), bytes.size());
-                    return absl::OkStatus();
-                  })
+                  .ReadShard(DType::kFloat32,
+                             [&arena](int64_t begin, absl::string_view bytes) {
+                               std::memcpy(arena.data() + begin, bytes.data(), bytes.size());
+                               return absl::OkStatus();
+                             })
                   .ok());
   return arena;
 }

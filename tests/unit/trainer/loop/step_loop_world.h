@@ -133,7 +133,7 @@ class FakePolicy final : public Policy {
     reader_ = std::move(finish);
     return absl::OkStatus();
   }
-  absl::Status ReadShard(const ShardSink& sink) const override {
+  absl::Status ReadShard(DType /*dtype*/, const ShardSink& sink) const override {
     EXPECT_TRUE(part_.on_device());
     return sink(0, {reinterpret_cast<const char*>(weights_), kNumbers * sizeof(float)});
   }

@@ -51,7 +51,7 @@ class NotingPolicy final : public Policy {
     Note("set reader");
     return absl::OkStatus();
   }
-  absl::Status ReadShard(const ShardSink&) const override {
+  absl::Status ReadShard(DType, const ShardSink&) const override {
     Note("read shard");
     return absl::OkStatus();
   }
@@ -120,7 +120,7 @@ TEST(LeadingPolicyTest, EachCallIsToldToTheOthersAndThenMade) {
   EXPECT_TRUE(policy.TakeWeights(".tmp-2").ok());
   // Both calls concern this rank alone.
   EXPECT_TRUE(policy.SetReader(nullptr).ok());
-  EXPECT_TRUE(policy.ReadShard(nullptr).ok());
+  EXPECT_TRUE(policy.ReadShard(DType::kFloat32, nullptr).ok());
   EXPECT_EQ(policy.Digest().value_or(0), 5u);
   // Rank 0 reports its own finding; the others go on.
   EXPECT_EQ(ErrorReason(policy.CheckFinite()), "NON_FINITE");

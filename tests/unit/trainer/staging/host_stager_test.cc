@@ -66,13 +66,18 @@ class StillPolicy final : public Policy {
     return finish == nullptr ? absl::OkStatus() : finish();
   }
   // Reads the shard in two pieces, as from a device.
-  absl::Status ReadShard(const ShardSink& sink) const override {
+  absl::Status ReadShard(DType dtype, const ShardSink& sink) const override {
     if (!error_.ok()) return error_;
-    const auto* bytes = reinterpret_cast<const char*>(weights_.data());
-    constexpr int64_t kFirst = 2 * sizeof(float);
-    SYNCOPATE_RETURN_IF_ERROR(sink(0, {bytes, kFirst}));
-    return sink(kFirst, {bytes + kFirst, weights_.size() * sizeof(float) - kFirst});
+    EXPECT_EQ(dtype, shard_dtype_);
+    std::vector<uint16_t> rounded;
+    for (const float weight : weights_) rounded.push_back(RoundToBFloat16(weight));
+    const bool rounds = dtype == DType::kBFloat16;
+    const char* bytes = rounds ? reinterpret_cast<const char*>(rounded.data()) : static_cast<const char*>(arena());
+    const int64_t size = static_cast<int64_t>(weights_.size()) * DTypeBytes(dtype), first = 2 * DTypeBytes(dtype);
+    SYNCOPATE_RETURN_IF_ERROR(sink(0, {bytes, static_cast<size_t>(first)}));
+    return sink(first, {bytes + first, static_cast<size_t>(size - first)});
   }
+  DType GetShardDType(const Manifest&) const override { return shard_dtype_; }
   absl::StatusOr<uint64_t> Digest() const override { return CombineDigests(digests()); }
   absl::Status CheckFinite() const override { return absl::OkStatus(); }
   int64_t updates() const override { return 0; }
@@ -87,6 +92,7 @@ class StillPolicy final : public Policy {
   std::vector<uint64_t> digests() const { return DigestBuckets(manifest_, arena()); }
 
   absl::Status error_;
+  DType shard_dtype_ = DType::kFloat32;
 
  private:
   std::function<absl::Status()> reader_;
@@ -112,19 +118,23 @@ TEST(HostStagerTest, StagesTheWeightsAsTheyAre) {
   EXPECT_EQ(stager->bytes(), 2 * policy.manifest().arena_bytes());
 }
 
-TEST(HostStagerTest, RoundsThemToWhatTheyTravelIn) {
-  StillPolicy policy;
-  const Manifest wire = ManifestFor(DType::kBFloat16);
-  auto stager = HostStager::Create(&policy, wire, /*slots=*/1).value();
-  ASSERT_TRUE(stager->Stage({1, 0}).ok());
-  std::vector<char> expected(static_cast<size_t>(wire.arena_bytes()));
-  for (size_t tensor = 0; tensor < wire.tensors().size(); ++tensor) {
-    for (int64_t i = 0; i < wire.tensors()[tensor].NumElements(); ++i) {
-      const uint16_t rounded = RoundToBFloat16(policy.At(tensor, i));
-      std::memcpy(expected.data() + wire.ranges()[tensor].begin + 2 * i, &rounded, sizeof(rounded));
+TEST(HostStagerTest, TheyAreRoundedToWhatTheyTravelInHereOrWhereTheyAreRead) {
+  for (const DType shard_dtype : {DType::kFloat32, DType::kBFloat16}) {
+    StillPolicy policy;
+    policy.shard_dtype_ = shard_dtype;
+    const Manifest wire = ManifestFor(DType::kBFloat16);
+    auto stager = HostStager::Create(&policy, wire, /*slots=*/1).value();
+    EXPECT_EQ(stager->layout(), shard_dtype == DType::kFloat32 ? "units:1:fp32" : "units:1:bf16");
+    ASSERT_TRUE(stager->Stage({1, 0}).ok());
+    std::vector<char> expected(static_cast<size_t>(wire.arena_bytes()));
+    for (size_t tensor = 0; tensor < wire.tensors().size(); ++tensor) {
+      for (int64_t i = 0; i < wire.tensors()[tensor].NumElements(); ++i) {
+        const uint16_t rounded = RoundToBFloat16(policy.At(tensor, i));
+        std::memcpy(expected.data() + wire.ranges()[tensor].begin + 2 * i, &rounded, sizeof(rounded));
+      }
     }
+    EXPECT_EQ(Staged(*stager, {1, 0}), expected);
   }
-  EXPECT_EQ(Staged(*stager, {1, 0}), expected);
 }
 
 TEST(HostStagerTest, RefusesNumbersThatAreNotFiniteOrBecomeSo) {
