@@ -61,16 +61,14 @@ std::vector<int32_t> ChunkSizes(int64_t max_prefill_tokens) {
   return sizes;
 }
 
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<CudaModelRunner>> CudaModelRunner::Create(const model::ModelConfig& config,
-                                                                         const DecodeViews& views,
-                                                                         const Options& options) {
+// What the graphs are made for and of, but for the attention of prompts.
+absl::StatusOr<GraphDecoder::Options> MakeDecoderOptions(const model::ModelConfig& config, const DecodeViews& views,
+                                                         const CudaModelRunner::Options& options) {
   const RunnerOptions& runner = options.runner;
-  if (runner.max_sequences > kMostSequences) {
+  if (runner.max_sequences > CudaModelRunner::kMostSequences) {
     return Error(absl::StatusCode::kInvalidArgument, "BAD_OPTIONS",
-                 absl::StrCat("rollout.max_sequences ", runner.max_sequences, " is above ", kMostSequences,
-                              ", the most that one GPU decodes at once"));
+                 absl::StrCat("rollout.max_sequences ", runner.max_sequences, " is above ",
+                              CudaModelRunner::kMostSequences, ", the most that one GPU decodes at once"));
   }
   if (runner.deterministic && options.ranks != nullptr && options.ranks->world() > 2) {
     return Error(
@@ -78,10 +76,9 @@ absl::StatusOr<std::unique_ptr<CudaModelRunner>> CudaModelRunner::Create(const m
         absl::StrCat("rollout.deterministic: over ", options.ranks->world(),
                      " ranks the bits of sums depend on the batch; rollout.tensor_parallel may be 1 or 2 with it"));
   }
-  const DecodeShape& shape = views.shape;
   GraphDecoder::Options decoder;
   decoder.device = options.device;
-  decoder.shape = shape;
+  decoder.shape = views.shape;
   decoder.weights = views.weights;
   decoder.max_slots = static_cast<int32_t>(runner.max_sequences);
   decoder.max_positions = static_cast<int32_t>(runner.max_context);
@@ -96,6 +93,17 @@ absl::StatusOr<std::unique_ptr<CudaModelRunner>> CudaModelRunner::Create(const m
   } else {
     decoder.packed_sizes = PackedSizes(runner.max_prefill_tokens);
   }
+  return decoder;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CudaModelRunner>> CudaModelRunner::Create(const model::ModelConfig& config,
+                                                                         const DecodeViews& views,
+                                                                         const Options& options) {
+  const RunnerOptions& runner = options.runner;
+  const DecodeShape& shape = views.shape;
+  SYNCOPATE_ASSIGN_OR_RETURN(GraphDecoder::Options decoder, MakeDecoderOptions(config, views, options));
   const cuda::DeviceScope scope(options.device);
   auto scratch = std::make_shared<cuda::DeviceBuffer>();
   if (!decoder.packed_sizes.empty()) {

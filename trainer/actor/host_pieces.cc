@@ -33,8 +33,7 @@ absl::Status UseOnHost(int64_t count, const std::function<at::Tensor(int64_t)>& 
     const OnHost present = std::move(next);
     if (i + 1 < count) next = Copy(make(i + 1));
     if (present.copied.has_value()) present.copied->synchronize();
-    SYNCOPATE_RETURN_IF_ERROR(
-        use(i, {static_cast<const char*>(present.numbers.data_ptr()), present.numbers.nbytes()}));
+    SYNCOPATE_RETURN_IF_ERROR(use(i, {static_cast<const char*>(present.numbers.data_ptr()), present.numbers.nbytes()}));
   }
   return absl::OkStatus();
 }

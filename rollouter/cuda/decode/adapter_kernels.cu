@@ -78,19 +78,42 @@ __device__ __forceinline__ void ReadColumns(const Stage<kAdapters>& stage, int w
   for (unsigned i = 0; i < kLaneRows; ++i) columns[i] = model::Read(&stage.columns[which][row + i * kRows / 2][vector]);
 }
 
+// The columns of a block: those from `first` on of what an adapter adds to.
+struct BlockColumns {
+  int adapter = 0;
+  int first = 0;
+};
+
+__device__ __forceinline__ BlockColumns FindColumns(const AdaptedProduct& product) {
+  BlockColumns found{0, static_cast<int>(blockIdx.x) * kBlockColumns};
+  for (; found.adapter + 1 < product.count; ++found.adapter) {
+    const int outputs = product.adapters[found.adapter].outputs;
+    const int columns = (outputs + kBlockColumns - 1) / kBlockColumns * kBlockColumns;
+    if (found.first < columns) break;
+    found.first -= columns;
+  }
+  return found;
+}
+
+// values += this lane's vectors of `others`, one of each of its rows.
+__device__ __forceinline__ void AddVectors(const Vector* others, float (*values)[kVector]) {
+#pragma unroll
+  for (int i = 0; i < kLaneRows; ++i) {
+    float other[kVector];
+    model::Widen(others[i], other);
+#pragma unroll
+    for (int j = 0; j < kVector; ++j) values[i][j] += other[j];
+  }
+}
+
 template <bool kDeep>
 __global__ void __launch_bounds__(kThreads, kAddResident)
     Add(const __grid_constant__ AdaptedProduct product, const bf16* y, const bf16* added, bf16* out,
         int32_t out_stride) {
   __shared__ Stage<1> stages[kAddStages];
   __shared__ RowSets<kMostAddTiles + kAddStages> sets;
-  // The adapter of this block's columns.
-  int index = 0, first_column = static_cast<int>(blockIdx.x) * kBlockColumns;
-  for (; index + 1 < product.count; ++index) {
-    const int columns = (product.adapters[index].outputs + kBlockColumns - 1) / kBlockColumns * kBlockColumns;
-    if (first_column < columns) break;
-    first_column -= columns;
-  }
+  const BlockColumns columns = FindColumns(product);
+  const int index = columns.adapter, first_column = columns.first;
   const int begin = product.adapters[index].begin, outputs = product.adapters[index].outputs;
   const int lane = adapter_tile::GetLane(), row = lane / 4;
   const int column = first_column + static_cast<int>(threadIdx.x) / model::kWarp * kColumns;
@@ -148,13 +171,7 @@ __global__ void __launch_bounds__(kThreads, kAddResident)
     if (added != nullptr) {
       Vector others[kLaneRows];
       ReadColumns(stage, 1, others);
-#pragma unroll
-      for (int i = 0; i < kLaneRows; ++i) {
-        float other[kVector];
-        model::Widen(others[i], other);
-#pragma unroll
-        for (int j = 0; j < kVector; ++j) values[i][j] += other[j];
-      }
+      AddVectors(others, values);
     }
 #pragma unroll
     for (int i = 0; i < kLaneRows; ++i) {

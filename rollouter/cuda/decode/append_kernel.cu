@@ -137,6 +137,92 @@ __device__ __forceinline__ Places ReadPlaces(const PagedRows& rows, int first_ro
   return places;
 }
 
+// The adapter of column `column` of a product; -1: none.
+__device__ __forceinline__ int FindAdapter(const AdaptedProduct& product, int column) {
+  int index = product.count - 1;
+  while (index >= 0 && (column < product.adapters[index].begin ||
+                        column >= product.adapters[index].begin + product.adapters[index].outputs)) {
+    --index;
+  }
+  return index;
+}
+
+// The columns of a head that a warp computes: 32 of the lower half, and the matching ones of the upper half, which begin
+// `half` columns further.
+struct HeadColumns {
+  const bf16* y = nullptr;
+  int element = 0;  // this lane's first one in y
+  int half = 0;
+  int adapter = -1;  // of the head
+  bool mine = true;  // false: there is no such head
+};
+
+// Begins to copy a tile of rows; `sets`: those of this lane's rows.
+__device__ __forceinline__ void CopyTile(const AdaptedProduct& product, const HeadColumns& columns, int first_row,
+                                         const int* sets, Stage& stage) {
+  const int lane = adapter_tile::GetLane(), stride = product.stride();
+#pragma unroll
+  for (int i = 0; i < adapter_tile::kLaneRows; ++i) {
+    const int row_of_tile = lane / 4 + i * adapter_tile::kRows / 2, row = first_row + row_of_tile;
+    const bf16* from = columns.y + static_cast<int64_t>(row) * stride + columns.element;
+    const bool copies = columns.mine && row < product.rows;
+    adapter_tile::CopyIf(copies, from, &stage.columns[0][i][lane]);
+    adapter_tile::CopyIf(copies, from + columns.half, &stage.columns[1][i][lane]);
+    adapter_tile::CopyInner(product, columns.mine ? columns.adapter : -1, columns.y, row, sets[i],
+                            adapter_tile::GetElement(), &stage.inner[row_of_tile][lane % 4]);
+    if (lane % 4 == 0) stage.own[row_of_tile] = sets[i];
+  }
+  adapter_tile::EndCopies();
+}
+
+// The sums of the squares of the heads in this lane's rows. kPairs adjacent warps have a head, and all threads of the
+// block must call it if these are several; of_warps then has room for one number of each warp and row.
+template <int kPairs>
+__device__ __forceinline__ void SumSquaresOfHeads(const float (*halves)[adapter_tile::kLaneRows][kVector],
+                                                  float (*of_warps)[adapter_tile::kRows], float* squares) {
+  constexpr int kLaneRows = adapter_tile::kLaneRows;
+#pragma unroll
+  for (int i = 0; i < kLaneRows; ++i) {
+    squares[i] = SumOverLanes(SumSquares(halves[0][i], halves[1][i]), /*threads=*/4);
+  }
+  if constexpr (kPairs > 1) {
+    const int warp = static_cast<int>(threadIdx.x) / model::kWarp, lane = adapter_tile::GetLane();
+#pragma unroll
+    for (int i = 0; i < kLaneRows; ++i) {
+      if (lane % 4 == 0) of_warps[warp][lane / 4 + i * adapter_tile::kRows / 2] = squares[i];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < kLaneRows; ++i) {
+      squares[i] = 0;
+      for (int p = 0; p < kPairs; ++p) {
+        squares[i] += of_warps[warp / kPairs * kPairs + p][lane / 4 + i * adapter_tile::kRows / 2];
+      }
+    }
+  }
+}
+
+// Norms by `scale` and rotates this lane's part of a head of one row, and writes it to where the head belongs.
+template <int kHalf>
+__device__ __forceinline__ void WriteHead(const HeadCounts& heads, const AppendInputs& inputs, const Layer& layer,
+                                          bf16* queries, int head, int element, int row, int position, int32_t block,
+                                          float scale, float* low, float* high) {
+  constexpr int kDim = 2 * kHalf;
+  const bool query = head < heads.heads, value = head >= heads.heads + heads.kv_heads;
+  bf16* to = queries + (static_cast<int64_t>(row) * heads.heads + head) * kDim;
+  if (!query) {
+    to = (value ? layer.values : layer.keys) + GetPlace(heads, block, position) +
+         (head - heads.heads - (value ? heads.kv_heads : 0)) * kTokensPerBlock * kDim;
+  }
+  if (!value) {
+    const bf16* norm = static_cast<const bf16*>(query ? inputs.q_norm : inputs.k_norm);
+    if (norm != nullptr) ScaleByNorm(low, high, norm, element, kHalf, scale);
+    Rotate(low, high, inputs.rotations + 2 * (static_cast<int64_t>(position) * kHalf + element));
+  }
+  model::Store(to + element, low);
+  model::Store(to + kHalf + element, high);
+}
+
 // Does what Append does, after it has added the adapters. A warp computes two tiles of 16 rows (adapter_tile.cuh): 32
 // columns of the lower half of a head, and the matching ones of the upper half. It keeps its columns and goes on to
 // further rows, so that it reads B once. A head has kPairs warps, which are in one block.
@@ -154,29 +240,12 @@ __global__ void __launch_bounds__(kAdaptedWarps* model::kWarp, kAdaptedResident)
   const int pair_column = warp % kPairs * adapter_tile::kColumns, element = pair_column + adapter_tile::GetElement();
   const bool mine = head < heads.heads + 2 * heads.kv_heads;
   Stage* const stages = all_stages[warp];
-  int index = product.count - 1;
-  while (index >= 0 && (head * kDim < product.adapters[index].begin ||
-                        head * kDim >= product.adapters[index].begin + product.adapters[index].outputs)) {
-    --index;
-  }
+  const int index = FindAdapter(product, head * kDim);
   const int first_column = index < 0 ? 0 : head * kDim - product.adapters[index].begin + pair_column;
-  const int stride = product.stride(), step = static_cast<int>(gridDim.y) * adapter_tile::kRows;
+  const int step = static_cast<int>(gridDim.y) * adapter_tile::kRows;
   const bf16* y = static_cast<const bf16*>(inputs.qkv);
+  const HeadColumns columns{y, head * kDim + element, kHalf, index, mine};
   const auto get_row = [&](int first_row, int i) { return first_row + lane / 4 + i * adapter_tile::kRows / 2; };
-  const auto copy = [&](Stage& stage, int first_row, const int* sets) {
-#pragma unroll
-    for (int i = 0; i < kLaneRows; ++i) {
-      const int row = get_row(first_row, i), row_of_tile = lane / 4 + i * adapter_tile::kRows / 2;
-      const bf16* from = y + static_cast<int64_t>(row) * stride + head * kDim + element;
-      const bool copies = mine && row < product.rows;
-      adapter_tile::CopyIf(copies, from, &stage.columns[0][i][lane]);
-      adapter_tile::CopyIf(copies, from + kHalf, &stage.columns[1][i][lane]);
-      adapter_tile::CopyInner(product, mine ? index : -1, y, row, sets[i], adapter_tile::GetElement(),
-                              &stage.inner[row_of_tile][lane % 4]);
-      if (lane % 4 == 0) stage.own[row_of_tile] = sets[i];
-    }
-    adapter_tile::EndCopies();
-  };
 
   // What the kernels of this pass only read is asked for before they end. The matrix product that is the kernel before
   // this one has begun after everything that wrote it.
@@ -198,16 +267,14 @@ __global__ void __launch_bounds__(kAdaptedWarps* model::kWarp, kAdaptedResident)
   model::WaitForEarlierKernels();
   model::LetNextKernelStart();
 #pragma unroll
-  for (int i = 0; i + 1 < kStages; ++i) copy(stages[i], first_row + i * step, sets[i]);
+  for (int i = 0; i + 1 < kStages; ++i) CopyTile(product, columns, first_row + i * step, sets[i], stages[i]);
   int next[kLaneRows];  // the sets of the rows that are copied next
 #pragma unroll
   for (int i = 0; i < kLaneRows; ++i) next[i] = sets[kStages - 1][i];
-  const bool query = head < heads.heads, value = head >= heads.heads + heads.kv_heads;
-  const bf16* norm = static_cast<const bf16*>(query ? inputs.q_norm : inputs.k_norm);
   for (int at = 0, turn = 0; first_row < product.rows; at = (at + 1) % kStages, turn ^= 1, first_row += step) {
     adapter_tile::WaitForCopies<kStages - 2>();
     __syncwarp();  // the warp sees all of this stage, and has read all of the one before
-    copy(stages[(at + kStages - 1) % kStages], first_row + (kStages - 1) * step, next);
+    CopyTile(product, columns, first_row + (kStages - 1) * step, next, stages[(at + kStages - 1) % kStages]);
 #pragma unroll
     for (int i = 0; i < kLaneRows; ++i) {
       next[i] = adapter_tile::ReadSet(product, get_row(first_row + kStages * step, i));
@@ -228,46 +295,15 @@ __global__ void __launch_bounds__(kAdaptedWarps* model::kWarp, kAdaptedResident)
       for (int i = 0; i < kLaneRows; ++i) model::Widen(model::Narrow(halves[half][i]), halves[half][i]);
     }
     float squares[kLaneRows] = {};
-    if (inputs.q_norm != nullptr) {
-#pragma unroll
-      for (int i = 0; i < kLaneRows; ++i) {
-        squares[i] = SumOverLanes(SumSquares(halves[0][i], halves[1][i]), /*threads=*/4);
-      }
-      if constexpr (kPairs > 1) {
-        // In turns, so that no warp writes what another one still reads.
-        float(*const of_warps)[adapter_tile::kRows] = all_squares[turn];
-#pragma unroll
-        for (int i = 0; i < kLaneRows; ++i) {
-          if (lane % 4 == 0) of_warps[warp][lane / 4 + i * adapter_tile::kRows / 2] = squares[i];
-        }
-        __syncthreads();
-#pragma unroll
-        for (int i = 0; i < kLaneRows; ++i) {
-          squares[i] = 0;
-          for (int p = 0; p < kPairs; ++p) {
-            squares[i] += of_warps[warp / kPairs * kPairs + p][lane / 4 + i * adapter_tile::kRows / 2];
-          }
-        }
-      }
-    }
+    // In turns, so that no warp writes what another one still reads.
+    if (inputs.q_norm != nullptr) SumSquaresOfHeads<kPairs>(halves, all_squares[turn], squares);
     if (!mine) continue;
 #pragma unroll
     for (int i = 0; i < kLaneRows; ++i) {
       if (now.positions[i] < 0) continue;
-      bf16* to = queries + (static_cast<int64_t>(get_row(first_row, i)) * heads.heads + head) * kDim;
-      if (!query) {
-        to = (value ? layer.values : layer.keys) + GetPlace(heads, now.blocks[i], now.positions[i]) +
-             (head - heads.heads - (value ? heads.kv_heads : 0)) * kTokensPerBlock * kDim;
-      }
-      float *low = halves[0][i], *high = halves[1][i];
-      if (!value) {
-        if (norm != nullptr) {
-          ScaleByNorm(low, high, norm, element, kHalf, rsqrtf(squares[i] / static_cast<float>(kDim) + inputs.epsilon));
-        }
-        Rotate(low, high, inputs.rotations + 2 * (static_cast<int64_t>(now.positions[i]) * kHalf + element));
-      }
-      model::Store(to + element, low);
-      model::Store(to + kHalf + element, high);
+      const float scale = rsqrtf(squares[i] / static_cast<float>(kDim) + inputs.epsilon);
+      WriteHead<kHalf>(heads, inputs, layer, queries, head, element, get_row(first_row, i), now.positions[i],
+                       now.blocks[i], scale, halves[0][i], halves[1][i]);
     }
   }
 }
