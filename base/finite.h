@@ -16,8 +16,8 @@ inline constexpr uint16_t kFloat16Exponent = 0x7c00u;
 template <typename Word>
 std::optional<int64_t> FindNonFinite(const char* bytes, int64_t count, Word exponent) {
   constexpr int64_t kWidth = sizeof(Word), kAtOnce = static_cast<int64_t>(sizeof(uint64_t)) / kWidth;
-  // `kAtOnce` numbers in one word. What is added to their exponents carries into the sign's bit, which is the highest
-  // one, iff all bits of the exponent are set, and never beyond it.
+  // `kAtOnce` numbers in one word. Adding `lowest` sets a number's sign bit iff all bits of its exponent are set, and
+  // never carries into the next number.
   constexpr uint64_t kOnes = ~uint64_t{0} / static_cast<Word>(-1), kSigns = kOnes << (8 * kWidth - 1);
   const uint64_t exponents = kOnes * exponent, lowest = kSigns - exponents;
   uint64_t carried = 0;

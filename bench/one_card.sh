@@ -319,8 +319,8 @@ part_adapters_7b() {
     rollout.host_kv_memory=8 run.steps=8
 }
 
-# A 7B in full, whose trainer and replica have a rank on each of two cards: as many tokens a step. What is said of the card's
-# memory is of the first one.
+# A 7B in full, whose trainer and replica have a rank on each of two cards: as many tokens a step. Memory is
+# measured on the first card only.
 part_full_7b() {
   if [ "$(nvidia-smi --list-gpus | wc -l)" -lt 2 ]; then
     emit full_7b turns 75 0 '{"text": "not run: it needs two GPUs"}'
@@ -332,7 +332,8 @@ part_full_7b() {
 }
 
 # What a base that is sent with every sync costs generation: at max_staleness 0 rollouters wait for each version, with all
-# weights 3.4 GB, with adapters 70 MB. wait_us_per_token is what a trained token takes, the sync before it included.
+# weights 3.4 GB, with adapters 70 MB. wait_us_per_token is the trainer's wait for its batch, in microseconds of a trained
+# token: the transfer is a part of it, and the staging before it is not (stage_seconds).
 part_resent() {
   local transport
   for transport in grpc ipc; do

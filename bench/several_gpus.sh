@@ -258,7 +258,7 @@ part_tests() {
     return
   fi
   run_case tests gpu_tests 2 300 "$bundle/scripts/gpu_tests.sh" "$bundle/bin"
-  run_case tests ranks_cuda 2 300 "$bundle/tests/gpu/ranks_cuda.sh" "$bundle/bin"
+  run_case tests ranks_cuda 2 400 "$bundle/tests/gpu/ranks_cuda.sh" "$bundle/bin"
   run_case tests turns_ranks_cuda 2 300 "$bundle/tests/gpu/turns_ranks_cuda.sh" "$bundle/bin"
   run_case tests demo_cuda 2 300 "$bundle/tests/gpu/demo_cuda.sh" "$bundle/bin"
 }

@@ -61,7 +61,7 @@ std::vector<int32_t> ChunkSizes(int64_t max_prefill_tokens) {
   return sizes;
 }
 
-// What the graphs are made for and of, but for the attention of prompts.
+// The options of the decoder, except those for the attention of prompts.
 absl::StatusOr<GraphDecoder::Options> MakeDecoderOptions(const model::ModelConfig& config, const DecodeViews& views,
                                                          const CudaModelRunner::Options& options) {
   const RunnerOptions& runner = options.runner;

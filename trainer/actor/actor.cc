@@ -563,7 +563,7 @@ absl::Status Actor::WriteTensor(PolicyPart part, size_t index, const model::Byte
   const at::Tensor numbers =
       gathered.narrow(0, begin_of_tensor - shards_.unit(unit).begin, trained_.tensors()[index].NumElements());
   // Memory of the host is passed to the sink as it is; memory of a device is copied piece by piece.
-  const int64_t most = numbers.is_cpu() ? numbers.numel() : kCopiedAtOnce;
+  const int64_t most = numbers.is_cpu() ? std::max<int64_t>(numbers.numel(), 1) : kCopiedAtOnce;
   return UseOnHost((numbers.numel() + most - 1) / most,
                    [&](int64_t i) { return numbers.narrow(0, i * most, std::min(most, numbers.numel() - i * most)); },
                    [&](int64_t, absl::string_view bytes) { return sink(bytes); });
@@ -587,14 +587,10 @@ absl::Status Actor::ReadShard(DType dtype, const std::function<absl::Status(int6
   if (parameters_.is_cpu() && !base_is_rounded() && dtype == DType::kFloat32) {
     return sink(0, {static_cast<const char*>(parameters_.data_ptr()), parameters_.nbytes()});
   }
-  // The base of adapters is in bfloat16 alone. A piece is all of it or none.
+  // With base_is_rounded() the base exists in bfloat16 alone, so no piece has numbers of both the base and the adapters.
   const int64_t base = base_is_rounded() ? shards_.trained_begin() : 0;
-  std::vector<int64_t> borders;
-  for (int64_t begin = trained_alone ? shards_.trained_begin() : 0; begin < elements;) {
-    borders.push_back(begin);
-    begin = std::min(begin + kCopiedAtOnce, begin < base ? base : elements);
-  }
-  borders.push_back(elements);
+  const std::vector<int64_t> borders =
+      CutPieces(trained_alone ? shards_.trained_begin() : 0, base, elements, kCopiedAtOnce);
   // On a stream beside the step's: there a copy would wait for all that the step has queued.
   return reading_.RunAfter(read_from_, [&]() -> absl::Status {
     const at::Tensor rounded = base > 0 && !trained_alone ? RoundedBase() : at::Tensor();

@@ -43,8 +43,8 @@ class Policy {
   virtual absl::StatusOr<HeldOutLoss> MeasureSupervised(const std::vector<const TrajectoryGroup*>& groups) = 0;
 
   // Writes the numbers of tensor `index` of trained() of a part, float32, row-major, to `sink`: in pieces of whole
-  // numbers, so that no more than one of them is ever copied from another device to the host. Blocks; passes the sink's
-  // errors on.
+  // numbers, of which two at most are copied from another device to the host at a time. Blocks; passes the sink's errors
+  // on.
   virtual absl::Status WriteTensor(PolicyPart part, size_t index, const model::ByteSink& sink) const = 0;
   // Copies this rank's present state to host memory; the copy may be written to disk while steps are made. Other ranks
   // copy theirs too, and write it into `folder` of the folder of checkpoints. On the CPU the call blocks for the copy;
@@ -60,9 +60,10 @@ class Policy {
   virtual absl::Status SetReader(std::function<absl::Status()> finish) = 0;
   // Hands those weights to `sink`, ascending, in float32 or in GetShardDType(): pieces of the rank's arena
   // (trainer/actor/flat_shards.h; with one rank and in float32 laid out as manifest(), and in another type the same
-  // numbers side by side), each with the byte at which it begins. Gaps may be left out. On the CPU a piece is the memory
-  // itself; from another device a few small pieces at a time are copied, on a stream beside the policy's. Called by any
-  // thread, between SetReader and the end of `finish`. No call of the other ranks. Blocks; passes the sink's errors on.
+  // numbers side by side), each with the byte at which it begins. Gaps may be left out. On the CPU
+  // float32 weights are passed as they are, and others are converted piece by piece; from another device two small pieces
+  // at a time are copied, on a stream beside the policy's. Called by any thread, between SetReader and the end of
+  // `finish`. No call of the other ranks. Blocks; passes the sink's errors on.
   using ShardSink = std::function<absl::Status(int64_t begin, absl::string_view bytes)>;
   virtual absl::Status ReadShard(DType dtype, const ShardSink& sink) const = 0;
   // Reads as ReadShard() does, but the pieces of trained() at least.

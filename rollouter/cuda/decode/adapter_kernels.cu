@@ -84,6 +84,7 @@ struct BlockColumns {
   int first = 0;
 };
 
+// The adapter to whose columns this block adds, and the block's first column among them.
 __device__ __forceinline__ BlockColumns FindColumns(const AdaptedProduct& product) {
   BlockColumns found{0, static_cast<int>(blockIdx.x) * kBlockColumns};
   for (; found.adapter + 1 < product.count; ++found.adapter) {
@@ -303,8 +304,8 @@ __global__ void __launch_bounds__(kCopyThreads) Copy(const AdapterCopy* copies) 
 
 bool IsDeep(const AdaptedProduct& product) { return product.rank > adapter_tile::kDepth; }
 
-// `across` blocks for each tile of rows. A block has as few tiles as let all blocks run at once, or, where that is more
-// than `most_tiles`, twice, three times or more often as many blocks.
+// `across` blocks for each tile of rows. Chooses the fewest tiles a block with which all blocks run at once. If that is
+// more than `most_tiles`, two, three or more such waves of blocks run.
 dim3 GetGrid(int32_t rows, int32_t across, int32_t resident, int32_t most_tiles) {
   const int32_t tiles = CountTiles(rows, kRows), at_once = kMultiprocessors * resident;
   int32_t of_block = CountTiles(tiles, std::max(at_once / across, 1));

@@ -377,6 +377,8 @@ TEST(ShardedActorTest, EachRankReadsItsShardAsTheUnitsAreCut) {
       auto trainer = PolicyTrainer::Create(OptionsOn(ranks)).value();
       for (int step = 0; step < 2; ++step) {
         const std::vector<float> shard = ReadShard<float>(*trainer, DType::kFloat32);
+        EXPECT_EQ(trainer->GetShardDType(*model::MakeManifest(testing::GroupedQueryModel(), DType::kBFloat16)),
+                  DType::kFloat32);
         const std::vector<uint16_t> rounded = ReadShard<uint16_t>(*trainer, DType::kBFloat16);
         EXPECT_EQ(rounded.size(), shard.size());
         for (size_t i = 0; i < rounded.size(); ++i) EXPECT_EQ(rounded[i], RoundToBFloat16(shard[i])) << i;

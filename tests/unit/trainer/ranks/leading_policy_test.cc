@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "base/reasons.h"
 #include "ranks/late_ranks.h"
 #include "ranks/thread_ranks.h"
@@ -51,10 +52,15 @@ class NotingPolicy final : public Policy {
     Note("set reader");
     return absl::OkStatus();
   }
-  absl::Status ReadShard(DType, const ShardSink&) const override {
-    Note("read shard");
+  absl::Status ReadShard(DType dtype, const ShardSink&) const override {
+    Note(absl::StrCat("read shard in ", DTypeName(dtype)));
     return absl::OkStatus();
   }
+  absl::Status ReadTrained(DType dtype, const ShardSink&) const override {
+    Note(absl::StrCat("read trained in ", DTypeName(dtype)));
+    return absl::OkStatus();
+  }
+  DType GetShardDType(const Manifest&) const override { return DType::kBFloat16; }
   absl::StatusOr<uint64_t> Digest() const override {
     Note("digest");
     return 5;
@@ -118,9 +124,11 @@ TEST(LeadingPolicyTest, EachCallIsToldToTheOthersAndThenMade) {
   EXPECT_TRUE(policy.WriteTensor(PolicyPart::kFirstMoment, 4, nullptr).ok());
   EXPECT_TRUE(policy.TakeSnapshot(".tmp-1").ok());
   EXPECT_TRUE(policy.TakeWeights(".tmp-2").ok());
-  // Both calls concern this rank alone.
+  // These calls concern this rank alone.
   EXPECT_TRUE(policy.SetReader(nullptr).ok());
   EXPECT_TRUE(policy.ReadShard(DType::kFloat32, nullptr).ok());
+  EXPECT_TRUE(policy.ReadTrained(DType::kBFloat16, nullptr).ok());
+  EXPECT_EQ(policy.GetShardDType(policy.manifest()), DType::kBFloat16);
   EXPECT_EQ(policy.Digest().value_or(0), 5u);
   // Rank 0 reports its own finding; the others go on.
   EXPECT_EQ(ErrorReason(policy.CheckFinite()), "NON_FINITE");
@@ -131,12 +139,13 @@ TEST(LeadingPolicyTest, EachCallIsToldToTheOthersAndThenMade) {
   EXPECT_EQ(policy.EnterTrainerMode().value_or(StateMoves()).load_seconds, 2);
   EXPECT_EQ(policy.memory().parameter_bytes, 5);  // the memory of this rank itself
   EXPECT_EQ(policy.TakeMoves().cache_flushes, 6);
-  EXPECT_THAT(notes, ElementsAre("1: step 7 of 2", "0: step 7 of 2", "1: supervised step of 1",
-                                 "0: supervised step of 1", "1: measure 1", "0: measure 1", "1: write 1/4",
-                                 "0: write 1/4", "1: copy for .tmp-1", "0: copy for .tmp-1", "1: weights for .tmp-2",
-                                 "0: weights for .tmp-2", "0: set reader", "0: read shard", "1: digest", "0: digest",
-                                 "1: check", "0: check", "1: begin use", "0: begin use", "1: end use", "0: end use",
-                                 "1: rollout mode", "0: rollout mode", "1: trainer mode", "0: trainer mode"));
+  EXPECT_THAT(notes,
+              ElementsAre("1: step 7 of 2", "0: step 7 of 2", "1: supervised step of 1", "0: supervised step of 1",
+                          "1: measure 1", "0: measure 1", "1: write 1/4", "0: write 1/4", "1: copy for .tmp-1",
+                          "0: copy for .tmp-1", "1: weights for .tmp-2", "0: weights for .tmp-2", "0: set reader",
+                          "0: read shard in float32", "0: read trained in bfloat16", "1: digest", "0: digest",
+                          "1: check", "0: check", "1: begin use", "0: begin use", "1: end use", "0: end use",
+                          "1: rollout mode", "0: rollout mode", "1: trainer mode", "0: trainer mode"));
 }
 
 TEST(LeadingPolicyTest, NothingIsMadeThatTheOthersCannotBeTold) {
