@@ -130,6 +130,8 @@ TEST(NcclTransportTest, ADeadMemberHangsTheOthersUntilTheyAreToldAndTheNextGroup
   ASSERT_TRUE(outcome.WaitFor(2, absl::Seconds(5)));
   EXPECT_THAT(outcome.All(), Each(HasReason("CANCELLED")));
   for (size_t i : {0, 1}) EXPECT_EQ(rig.receiver(i)->control.counts().aborts, 1);
+  // Two sources in two attempts: they read their slots no more, and other weights may be staged.
+  ASSERT_TRUE(rig.done()->WaitFor(4));
   // Another source takes its place, and there is one receiver fewer.
   rig.source(1)->control.Freeze(false);
   rig.receiver(0)->stop = std::stop_source();
