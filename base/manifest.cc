@@ -1,5 +1,6 @@
 #include "base/manifest.h"
 
+#include <algorithm>
 #include <limits>
 #include <numeric>
 #include <set>
@@ -116,6 +117,11 @@ absl::StatusOr<Manifest> Manifest::Create(std::vector<TensorSpec> tensors, int64
   manifest.tensors_ = std::move(tensors);
   manifest.fingerprint_ = DigestBytes(identity.data(), static_cast<int64_t>(identity.size()));
   return manifest;
+}
+
+bool Manifest::HasOnly(DType dtype) const {
+  return std::all_of(tensors_.begin(), tensors_.end(),
+                     [dtype](const TensorSpec& tensor) { return tensor.dtype == dtype; });
 }
 
 absl::Status Manifest::CheckSame(const Manifest& other) const {

@@ -80,6 +80,8 @@ class Manifest {
   // Equal iff all fields of all tensors, their order and the bucket size are equal.
   uint64_t fingerprint() const { return fingerprint_; }
 
+  // Whether all tensors have this type.
+  bool HasOnly(DType dtype) const;
   // OK if `other` describes the same weights; else FAILED_PRECONDITION (reason MODEL_MISMATCH) naming the first
   // tensor that differs and how.
   absl::Status CheckSame(const Manifest& other) const;

@@ -319,8 +319,8 @@ part_adapters_7b() {
     rollout.host_kv_memory=8 run.steps=8
 }
 
-# A 7B in full, whose trainer and replica have a rank on each of two cards: as many tokens a step. Memory is
-# measured on the first card only.
+# A 7B in full, whose trainer and replica have a rank on each of two cards: as many tokens a step. Memory
+# is measured on the first card only.
 part_full_7b() {
   if [ "$(nvidia-smi --list-gpus | wc -l)" -lt 2 ]; then
     emit full_7b turns 75 0 '{"text": "not run: it needs two GPUs"}'

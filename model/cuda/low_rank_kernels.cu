@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "model/cuda/device_code.cuh"
 #include "model/cuda/train_kernels.h"
 #include "model/cuda/typed_rows.cuh"
 
@@ -17,7 +18,7 @@ constexpr int kLaneRows = 2, kLaneColumns = 8;
 constexpr int kPart = 32;  // elements of the rank that are multiplied at once
 constexpr int kWarps = 4, kThreads = kWarps * kWarp;
 // Blocks that a multiprocessor runs at once, which bounds their registers; waves of them that a launch has.
-constexpr int kForwardResident = 3, kBackwardResident = 3, kMultiprocessors = 132, kWaves = 4;
+constexpr int kForwardResident = 3, kBackwardResident = 3, kWaves = 4;
 
 struct alignas(16) Bits {
   unsigned pairs[4];  // 8 numbers

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "model/cuda/device_code.cuh"
 #include "model/cuda/train_kernels.h"
 #include "model/cuda/typed_rows.cuh"
 
@@ -164,7 +165,7 @@ void AddRows(const float* partial, int64_t rows, int64_t columns, float* total, 
 
 constexpr int kMaxNormThreads = 512;
 // Four blocks on each multiprocessor of an H100; more blocks would leave more partial sums to add.
-constexpr int64_t kNormBackwardBlocks = 132 * 4;
+constexpr int64_t kNormBackwardBlocks = kMultiprocessors * 4;
 
 // Calls f with the number of vectors of each thread, as a constant, and the number of threads.
 template <typename T, typename F>

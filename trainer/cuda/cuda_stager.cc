@@ -19,10 +19,7 @@ constexpr absl::Duration kStageDeadline = absl::Seconds(30);
 }  // namespace
 
 DType CudaStager::ReadDType(DType compute, const Manifest& wire) {
-  for (const TensorSpec& tensor : wire.tensors()) {
-    if (tensor.dtype != compute) return DType::kFloat32;
-  }
-  return compute;
+  return wire.HasOnly(compute) ? compute : DType::kFloat32;
 }
 
 absl::StatusOr<std::unique_ptr<CudaStager>> CudaStager::Create(PolicyTrainer* policy, Manifest wire, int device,

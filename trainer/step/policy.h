@@ -58,18 +58,18 @@ class Policy {
   // on when that has returned OK; its error is the call's. Until then forward and backward passes, which change none of
   // them, may be made. Null: nobody reads any more. A reader replaces the one before, which must be done.
   virtual absl::Status SetReader(std::function<absl::Status()> finish) = 0;
-  // Hands those weights to `sink`, ascending, in float32 or in GetShardDType(): pieces of the rank's arena
-  // (trainer/actor/flat_shards.h; with one rank and in float32 laid out as manifest(), and in another type the same
-  // numbers side by side), each with the byte at which it begins. Gaps may be left out. On the CPU
-  // float32 weights are passed as they are, and others are converted piece by piece; from another device two small pieces
-  // at a time are copied, on a stream beside the policy's. Called by any thread, between SetReader and the end of
-  // `finish`. No call of the other ranks. Blocks; passes the sink's errors on.
+  // Hands those weights to `sink`, ascending, in `dtype`: pieces of the rank's arena (trainer/actor/flat_shards.h; with
+  // one rank and in float32 laid out as manifest(); in bfloat16 each number begins at half its byte there), each with the
+  // byte at which it begins. Gaps may be left out. On the CPU float32 weights are passed as they are, and others are
+  // converted piece by piece. From another device two small pieces at a time are copied, on a stream beside the policy's.
+  // Called by any thread, between SetReader and the end of `finish`. No call of the other ranks. Blocks; passes the
+  // sink's errors on.
   using ShardSink = std::function<absl::Status(int64_t begin, absl::string_view bytes)>;
   virtual absl::Status ReadShard(DType dtype, const ShardSink& sink) const = 0;
   // Reads as ReadShard() does, but the pieces of trained() at least.
   virtual absl::Status ReadTrained(DType dtype, const ShardSink& sink) const { return ReadShard(dtype, sink); }
-  // The type to read weights in that travel as `wire`: float32, or the type that all of `wire` has where the policy's
-  // device rounds to it.
+  // The type in which to read weights that travel as `wire`: bfloat16 if all of them travel in it and the policy is on a
+  // device that rounds to it, else float32.
   virtual DType GetShardDType(const Manifest& /*wire*/) const { return DType::kFloat32; }
   // The one digest of the parameters (base/digest.h), made where they are.
   virtual absl::StatusOr<uint64_t> Digest() const = 0;

@@ -378,10 +378,8 @@ absl::Status PolicyTrainer::ReadShard(DType dtype, const ShardSink& sink) const 
 }
 
 DType PolicyTrainer::GetShardDType(const Manifest& wire) const {
-  const DType first = wire.tensors().front().dtype;
-  const bool same = std::all_of(wire.tensors().begin(), wire.tensors().end(),
-                                [first](const TensorSpec& tensor) { return tensor.dtype == first; });
-  return same && !core_->actor.device().is_cpu() ? first : DType::kFloat32;
+  const bool rounds = !core_->actor.device().is_cpu() && wire.HasOnly(DType::kBFloat16);
+  return rounds ? DType::kBFloat16 : DType::kFloat32;
 }
 
 absl::StatusOr<uint64_t> PolicyTrainer::Digest() const {

@@ -42,7 +42,7 @@ struct Stage {
 __device__ __forceinline__ unsigned PlaceColumn(unsigned row, unsigned vector) { return vector ^ row % 2 * 4; }
 
 // The tiles of a block of `all`, of which the blocks of a column take one after the other.
-__device__ __forceinline__ int CountTiles(int all) {
+__device__ __forceinline__ int CountOwnTiles(int all) {
   return (all - static_cast<int>(blockIdx.y) + static_cast<int>(gridDim.y) - 1) / static_cast<int>(gridDim.y);
 }
 
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kThreads, kAddResident)
   const int element = column + adapter_tile::GetElement();
   // The last rows come first: they are what the product before has left in the cache.
   const int stride = product.stride(), step = -static_cast<int>(gridDim.y) * kRows;
-  const int all_tiles = (product.rows + kRows - 1) / kRows, tiles = CountTiles(all_tiles);
+  const int all_tiles = (product.rows + kRows - 1) / kRows, tiles = CountOwnTiles(all_tiles);
   const int first_row = (all_tiles - 1 - static_cast<int>(blockIdx.y)) * kRows;
   const int first_set = adapter_tile::ReadSet(product, first_row);
   adapter_tile::ReadRowSets(product, first_row, step, tiles + kAddStages, sets);
@@ -230,7 +230,7 @@ __global__ void __launch_bounds__(kThreads, kActivateResident)
   const int column = first_column + static_cast<int>(threadIdx.x) / model::kWarp * kColumns;
   const int element = column + adapter_tile::GetElement();
   const int adapters[2] = {FindAdapter(product, 0), FindAdapter(product, width)};
-  const int tiles = CountTiles((product.rows + kRows - 1) / kRows), first_row = static_cast<int>(blockIdx.y) * kRows;
+  const int tiles = CountOwnTiles((product.rows + kRows - 1) / kRows), first_row = static_cast<int>(blockIdx.y) * kRows;
   const int first_set = adapter_tile::ReadSet(product, first_row);
   adapter_tile::ReadRowSets(product, first_row, step, tiles + kActivateStages, shared.sets);
   Outer outers[2];
